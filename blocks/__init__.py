@@ -1,0 +1,1 @@
+"""Credentials for the platform, kept in a Prefect block."""

@@ -1,0 +1,1 @@
+"""LLM evaluations as tracked Prefect runs on the Prime Intellect platform."""

@@ -1,0 +1,1 @@
+"""One Prefect task per remote effect."""
