@@ -1,0 +1,212 @@
+"""One attempt of a tracked flow run, from the first line of its body to the last.
+
+``begin`` opens or continues the evaluation before the user's code runs; ``finish`` drains
+the uploads after it and makes the flow run's final state. Closing is left to the state
+hooks, which know how Prefect saw the run end; only a returned ``Cancelled`` state is closed
+here, because no hook runs for it.
+"""
+
+import inspect
+import time
+from typing import Any, Self
+
+from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
+from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
+from prefect.logging.loggers import get_logger
+from prefect.states import Completed
+
+from prefect_prime.blocks import PrimeCredentials
+from prefect_prime.credentials import Credentials
+from prefect_prime.errors import ConfigurationError, RecordRejectedError
+from prefect_prime.flows import sessions
+from prefect_prime.flows.options import CredentialsOption, EvalPlan
+from prefect_prime.flows.result import EvalResult
+from prefect_prime.flows.run import EvalRun, entered
+from prefect_prime.flows.session import Session
+from prefect_prime.flows.untracked import Untracked
+from prefect_prime.settings import Settings, load_settings
+
+#: Seconds of a flow's own time-out that are kept for making its final state.
+_RESERVE = 2.0
+
+
+class Attempt:
+    """What surrounds the user's function; ``run`` is its ``EvalRun``."""
+
+    def __init__(
+        self, session: Session | Untracked, deadline: float | None = None, *, retried: bool = False
+    ) -> None:
+        # Prefect 3.9.1: once an attempt has raised in this process, a later one that returns a
+        # state raises that exception again from the call (FlowRunEngine.result). A plain value
+        # is returned; what the state's message would say goes to the log then.
+        self._retried = retried
+        self.run = EvalRun(session)
+        self._session = session
+        self._deadline = deadline
+        self._entered = entered(self.run)
+
+    def __enter__(self) -> Self:
+        self._entered.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._entered.__exit__(None, None, None)
+        self.run.end()
+
+    def log(self, yielded: Any) -> None:
+        """Log what a generator yielded: one episode, or a list of them."""
+        self.run.log_episodes(yielded if isinstance(yielded, list | tuple) else [yielded])
+
+    def finish(self, value: Any) -> Any:
+        """Drain, judge, and turn the entrypoint's value into the flow's return value.
+
+        Raises ``RecordRejectedError`` where nothing but rejected records was logged, and
+        ``UploadFailedError`` under ``on_error="raise"``.
+        """
+        self.run.end()
+        drained = self._session.drain(self._drain_time())
+        if isinstance(value, State) and value.is_cancelled():
+            sessions.close(self._session, value)
+            return value
+        if self._session.rejected and not self._session.records:
+            raise RecordRejectedError(
+                f"all {self._session.rejected} records of this eval were rejected; the log above"
+                " says why"
+            )
+        self.run.raise_failures()
+        if _decides_the_state(value):
+            return value
+        result = self._result(drained=drained)
+        if isinstance(self._session, Session):
+            self._session.result = result
+        value = result if value is None else value
+        message = self._message(result)
+        if self._retried:
+            self._session.log.info("%s", message)
+            return value
+        return Completed(message=message, data=value)
+
+    def _drain_time(self) -> float | None:
+        if not isinstance(self._session, Session):
+            return 0.0
+        limit = self._session.drain_timeout
+        if self._deadline is None:
+            return limit
+        return max(0.0, min(limit, self._deadline - time.monotonic() - _RESERVE))
+
+    def _result(self, *, drained: bool) -> EvalResult:
+        session = self._session
+        if isinstance(session, Untracked):
+            status = "UNTRACKED"
+        elif session.evaluation is None:
+            status = "OFFLINE"
+        else:
+            status = "COMPLETED" if drained else "RUNNING"
+        return EvalResult(
+            evaluation_id=self.run.id,
+            url=self.run.url,
+            status=status,
+            episodes=self.run.episodes_logged,
+            summary=self.run.summary,
+            losses=session.losses(),
+            rejected=self.run.rejected_records,
+            dropped=self.run.dropped_records,
+        )
+
+    def _message(self, result: EvalResult) -> str:
+        parts = [f"{result.episodes} episode{'' if result.episodes == 1 else 's'}"]
+        reward = result.summary.get("avg_reward")
+        if result.episodes and isinstance(reward, int | float):
+            parts.append(f"avg_reward {reward:.4g}")
+        for sink, losses in result.losses.items():
+            if losses["failed"]:
+                parts.append(f"{losses['failed']} not stored by {sink}")
+            if losses["pending"]:
+                parts.append(f"{losses['pending']} still to be sent to {sink}")
+        if result.rejected:
+            parts.append(f"{result.rejected} rejected")
+        if result.dropped:
+            parts.append(f"{result.dropped} dropped")
+        if any(losses["pending"] for losses in result.losses.values()):
+            parts.append(f"they wait in {self._session.place}")
+        return ", ".join(parts)
+
+
+def _decides_the_state(value: Any) -> bool:
+    """Whether Prefect makes the flow run's state from this value: states and futures."""
+    members = value if isinstance(value, list | set | tuple) else [value]
+    return any(isinstance(member, State | PrefectFuture) for member in members)
+
+
+def begin(fn: Any) -> Attempt:
+    """Open or continue the evaluation of the flow run that is executing.
+
+    Called outside one (a test that calls ``flow.fn``), the run is untracked. Raises
+    ``ConfigurationError`` before anything is created.
+    """
+    context = FlowRunContext.get()
+    flow: Any = context and context.flow
+    if context is None or context.flow_run is None or getattr(flow, "fn", None) is not fn:
+        bare = EvalPlan.untracked(fn.__name__)
+        return Attempt(Untracked(bare, get_logger("prefect_prime"), 1))
+    started = time.monotonic()
+    log = get_run_logger()
+    plan = flow.plan({**_defaults(fn), **(context.parameters or {})})
+    settings = load_settings()
+    deadline = None if flow.timeout_seconds is None else started + flow.timeout_seconds
+    credentials = load_credentials(plan.credentials, settings)
+    if settings.mode == "disabled":
+        log.info("PRIME_RUNS_MODE=disabled: this eval is not tracked.")
+    elif credentials is None and settings.mode == "online":
+        log.warning(
+            "This eval is not tracked: there is no API key. Set PRIME_API_KEY, save a Prime"
+            " Credentials block and name it in credentials=, or set PRIME_RUNS_MODE=offline to"
+            " keep the records for later."
+        )
+    else:
+        retried = sessions.known(context.flow_run)
+        session = sessions.obtain(
+            context.flow_run,
+            lambda: Session(
+                context.flow_run,  # type: ignore[arg-type]  # not None: checked above
+                plan,
+                settings,
+                None if settings.mode == "offline" else credentials,
+                log,
+            ),
+        )
+        session.begin(context.flow_run, plan, log)
+        return Attempt(session, deadline, retried=retried)
+    attempt = context.flow_run.run_count or 1
+    return Attempt(Untracked(plan, log, attempt), deadline, retried=attempt > 1)
+
+
+def load_credentials(option: CredentialsOption, settings: Settings) -> Credentials | None:
+    """The credentials that an option means; None where the environment has none.
+
+    Raises ``ConfigurationError`` for a block that does not load.
+    """
+    if option is None:
+        return Credentials.from_environment(settings)
+    if isinstance(option, Credentials):
+        return option
+    if isinstance(option, PrimeCredentials):
+        return option.to_credentials()
+    try:
+        # `_sync`: in an async flow `load` would give a coroutine.
+        block: Any = PrimeCredentials.load(option, _sync=True)  # type: ignore[call-arg]  # undeclared
+    except ValueError as error:
+        raise ConfigurationError(
+            f"credentials={option!r}: there is no Prime Credentials block of that name on this"
+            " Prefect server. Create it in the UI under Blocks, or with PrimeCredentials("
+            f"api_key=...).save({option!r})."
+        ) from error
+    credentials: Credentials = block.to_credentials()
+    return credentials
+
+
+def _defaults(fn: Any) -> dict[str, Any]:
+    parameters = inspect.signature(fn).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}

@@ -1,0 +1,119 @@
+"""The options of ``eval_flow``, and what they become for one run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from prefect_prime.blocks import PrimeCredentials
+from prefect_prime.config_source import read_config
+from prefect_prime.credentials import Credentials
+from prefect_prime.environments import EnvironmentRef
+from prefect_prime.errors import ConfigurationError
+from prefect_prime.flows.templates import render
+from prefect_prime.tasks import EvaluationSpec
+
+OnError = Literal["warn", "raise"]
+#: A block document's name, the credentials themselves, or None: from the environment.
+CredentialsOption = str | PrimeCredentials | Credentials | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """What a person gave to ``eval_flow``; strings are templates over the parameters."""
+
+    environments: Sequence[Any] = ()
+    model: str | None = None
+    evaluation_name: str | None = None
+    framework: str | None = None
+    description: str | None = None
+    tags: Sequence[str] = ()
+    config: Any = None
+    credentials: CredentialsOption = None
+    expected: str | int | None = None
+    on_error: OnError = "warn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalPlan:
+    """One run's evaluation, as it will be opened, and how it is to be run."""
+
+    spec: EvaluationSpec
+    credentials: CredentialsOption
+    expected: int | None = None
+    on_error: OnError = "warn"
+
+    @classmethod
+    def untracked(cls, name: str) -> "EvalPlan":
+        """The plan of a function that is called outside a flow run."""
+        return cls(spec=EvaluationSpec(name=name, environments=[]), credentials=None)
+
+
+def plan(options: EvalOptions, parameters: Mapping[str, Any], beside: Path | None) -> EvalPlan:
+    """Fill the options in; nothing is requested from anybody.
+
+    ``beside`` is the folder of the flow's file, where a relative ``config`` is looked for
+    second. Raises ``ConfigurationError`` for the first thing that is wrong.
+    """
+    if options.on_error not in {"warn", "raise"}:
+        raise ConfigurationError(f"on_error={options.on_error!r} is not one of 'warn', 'raise'")
+
+    def fill(name: str) -> Any:
+        return render(name, getattr(options, name), parameters)
+
+    environments = [EnvironmentRef.parse(value) for value in _environments(fill("environments"))]
+    model = fill("model")
+    name = fill("evaluation_name") or "-".join(
+        part for part in (environments[0].dataset or environments[0].id, model) if part
+    )
+    return EvalPlan(
+        spec=EvaluationSpec(
+            name=name,
+            environments=environments,
+            model=model,
+            framework=fill("framework"),
+            description=fill("description"),
+            tags=[str(tag) for tag in fill("tags")],
+            metadata=_metadata(options.config, parameters, beside),
+        ),
+        credentials=(
+            fill("credentials") if isinstance(options.credentials, str) else options.credentials
+        ),
+        expected=_expected(fill("expected")),
+        on_error=options.on_error,
+    )
+
+
+def _environments(value: Any) -> list[Any]:
+    listed = [value] if isinstance(value, str | Mapping) else list(value or ())
+    if not listed:
+        raise ConfigurationError(
+            "an evaluation needs at least one environment: pass environments=['my-env'],"
+            " ['owner/my-env'] or [{'id': '...'}]"
+        )
+    return listed
+
+
+def _metadata(config: Any, parameters: Mapping[str, Any], beside: Path | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    # A mapping is stored as given: it may well hold braces.
+    path = render("config", config, parameters) if isinstance(config, str) else config
+    return read_config(path, beside)
+
+
+def _expected(value: Any) -> int | None:
+    if value is None or value == "":
+        return None
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"expected={value!r} is not a number of episodes; it serves for progress only and"
+            " may be left out"
+        ) from None
+
+
+def changed(options: EvalOptions, changes: Mapping[str, Any]) -> EvalOptions:
+    """The options with some of them replaced."""
+    return replace(options, **changes)

@@ -1,0 +1,65 @@
+"""One segment file: JSON lines of one kind, appended until it is large or old enough.
+
+Every line is one unbuffered ``write``: once ``append`` returns, the record survives the
+death of this process. A write that the disk cuts short is taken back, so that a segment
+holds whole lines only.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from prefect_prime.errors import SpoolError
+from prefect_prime.records import Kind
+from prefect_prime.spool.ledger import RecordEntry
+
+
+def segment_path(folder: Path, number: int, kind: Kind) -> Path:
+    """Where a segment lies. The kind is in the name, so that a lost ledger loses nothing."""
+    return folder / f"{number:06d}.{kind}.jsonl"
+
+
+class OpenSegment:
+    """A segment that still takes records."""
+
+    def __init__(self, folder: Path, number: int, kind: Kind) -> None:
+        self.number = number
+        self.kind: Kind = kind
+        self.entries: list[RecordEntry] = []
+        self.by_id: dict[str, RecordEntry] = {}
+        #: The latest rollout number of each example seen here.
+        self.rollouts: dict[str, int] = {}
+        self.with_traces = 0
+        self.size = 0
+        self.opened_at = time.monotonic()
+        self._path = segment_path(folder, number, kind)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        try:
+            self._descriptor = os.open(self._path, flags, 0o600)
+        except OSError as error:
+            raise SpoolError(f"cannot open the segment {self._path}: {error.strerror}") from error
+
+    def append(self, line: bytes, entry: RecordEntry, *, with_traces: bool) -> None:
+        """Write one whole line, or raise ``SpoolError`` and leave the file as it was."""
+        try:
+            written = os.write(self._descriptor, line)
+            reason = "the disk is full" if written < len(line) else None
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if reason is not None:
+            os.ftruncate(self._descriptor, self.size)
+            raise SpoolError(f"cannot write to the segment {self._path}: {reason}")
+        self.size += len(line)
+        self.with_traces += with_traces
+        self.entries.append(entry)
+        self.by_id[entry.id] = entry
+        if entry.example is not None and entry.rollout is not None:
+            self.rollouts[entry.example] = entry.rollout
+
+    def age(self) -> float:
+        """Seconds since it was opened."""
+        return time.monotonic() - self.opened_at
+
+    def close(self) -> None:
+        """Give the file back. The bytes are with the operating system already."""
+        os.close(self._descriptor)

@@ -1,0 +1,121 @@
+"""The upload tasks: one task run per closed segment and sink.
+
+Their results are cached by content: should the process die after an upload and before the
+ledger has it, the next one finds the receipt instead of sending again. They take what they
+send as plain objects, which Prefect neither copies nor looks into.
+"""
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any
+
+from prefect import task
+from prefect.context import TaskRunContext
+from prime_traces import LineFormat, TracesClient
+
+from prefect_prime.errors import APIError, detached
+from prefect_prime.platform_client import PlatformClient
+from prefect_prime.spool.requests import SamplesRequest
+from prefect_prime.tasks.retrying import ONCE, REPEATABLE
+
+
+class TracesUpload:
+    """One segment as Prime Traces takes it. ``label`` tells a person what it carries."""
+
+    def __init__(
+        self,
+        label: str,
+        data: bytes,
+        cache_key: str,
+        *,
+        line_format: LineFormat,
+        context: dict[str, str],
+    ) -> None:
+        self.label = label
+        self.data = data
+        self.cache_key = cache_key
+        self.line_format = line_format
+        self.context = context
+
+
+class SamplesUpload:
+    """One segment as sample requests; ``sent`` of them are stored already.
+
+    ``on_stored`` is told after each one, so that a retry, here or in another process, goes
+    on behind it.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        evaluation_id: str,
+        requests: Sequence[SamplesRequest],
+        cache_key: str,
+        *,
+        sent: int,
+        on_stored: Callable[[int], None],
+    ) -> None:
+        self.label = label
+        self.evaluation_id = evaluation_id
+        self.requests = requests
+        self.cache_key = cache_key
+        self.sent = sent
+        self.on_stored = on_stored
+
+
+def _content(_context: TaskRunContext, parameters: dict[str, Any]) -> str:
+    key: str = parameters["upload"].cache_key
+    return key
+
+
+@task(
+    name="upload traces",
+    task_run_name="upload traces {upload.label}",
+    cache_key_fn=_content,
+    persist_result=True,
+    result_serializer="json",
+    **REPEATABLE,
+)
+def upload_traces(client: TracesClient, upload: TracesUpload) -> str:
+    """Send one segment to Prime Traces; returns the receipt's upload id (hex sha256).
+
+    Content-addressed there: the same bytes replay the same receipt. Raises the errors of
+    ``prime_traces``.
+    """
+    receipt: dict[str, Any] = {}
+    refused: APIError | None = None
+    try:
+        receipt = client.client.upload_batch(
+            upload.data,
+            f"sha256:{sha256(upload.data).hexdigest()}",
+            line_format=upload.line_format,
+            context=upload.context,
+        )
+    except APIError as error:
+        refused = detached(error)
+    if refused is not None:
+        raise refused
+    if receipt.get("status") != "committed":
+        raise APIError(f"Prime Traces answered without committing the upload: {receipt!r}")
+    return str(receipt["upload_id"])
+
+
+@task(
+    name="upload samples",
+    task_run_name="upload samples {upload.label}",
+    cache_key_fn=_content,
+    persist_result=True,
+    result_serializer="json",
+    **ONCE,
+)
+def upload_samples(client: PlatformClient, upload: SamplesUpload) -> int:
+    """Append one segment's rows to the evaluation; returns the number of requests.
+
+    The platform appends whatever it gets, so a request that may have been processed is not
+    repeated. Raises the errors of ``PlatformClient.push_samples``.
+    """
+    for position, request in enumerate(upload.requests[upload.sent :], start=upload.sent + 1):
+        client.push_samples(upload.evaluation_id, request.body)
+        upload.sent = position
+        upload.on_stored(position)
+    return len(upload.requests)

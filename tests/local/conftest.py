@@ -1,0 +1,102 @@
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from prefect_prime.local import LocalPlatform
+
+RUNS = Path(__file__).parents[1] / "data" / "verifiers-runs"
+
+
+@pytest.fixture(scope="module")
+def platform():
+    """One platform for the tests of a module; each test uses ids of its own."""
+    with LocalPlatform() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def connect():
+    """``connect(platform)`` is an HTTP client of it, ``/api/v1`` before every path."""
+    clients = []
+
+    def connected(platform, key=None):
+        key = key or platform.credentials.api_key.get_secret_value()
+        client = httpx.Client(
+            base_url=f"{platform.url}/api/v1",
+            headers={"Authorization": f"Bearer {key}"},
+            follow_redirects=True,
+        )
+        clients.append(client)
+        return client
+
+    yield connected
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture(scope="module")
+def api(platform, connect):
+    return connect(platform)
+
+
+@pytest.fixture
+def new_evaluation():
+    """``new_evaluation(api, ...)`` creates one and returns its id."""
+
+    def create(api, **fields):
+        answer = api.post("/environmentshub/resolve", json={"name": "gsm8k"})
+        environment = answer.json()["data"]["id"]
+        body = {"name": "an eval", "environments": [{"id": environment}], **fields}
+        answer = api.post("/evaluations/", json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["evaluation_id"]
+
+    return create
+
+
+@pytest.fixture
+def read_run():
+    """``read_run(name)`` gives the lines of a real run, with their newlines."""
+
+    def lines(name):
+        return (RUNS / name / "traces.jsonl").read_bytes().splitlines(keepends=True)
+
+    return lines
+
+
+@pytest.fixture
+def post_traces():
+    """``post_traces(api, data, ...)`` sends one upload as the public client does."""
+
+    def post(api, data, *, metadata=b'{"schema_version": 1}', compress=True, **headers):
+        if not isinstance(data, bytes):
+            data = b"".join(json.dumps(record).encode() + b"\n" for record in data)
+        part = ("traces.jsonl", data, "application/x-ndjson")
+        if compress:
+            encoding = {"Content-Encoding": "gzip"}
+            part = ("traces.jsonl", gzip.compress(data, 1), part[2], encoding)
+        sent = {"Idempotency-Key": f"sha256:{hashlib.sha256(data).hexdigest()}"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return api.post(
+            "/traces",
+            headers=sent,
+            files={"metadata": (None, metadata, "application/json"), "traces": part},
+        )
+
+    return post
+
+
+@pytest.fixture
+def point_at(monkeypatch):
+    """``point_at(platform)`` sets the variables that every public client reads."""
+
+    def point(platform):
+        for name in ("PRIME_API_BASE_URL", "PRIME_TRACES_URL", "PRIME_FRONTEND_URL"):
+            monkeypatch.setenv(name, platform.url)
+        monkeypatch.setenv("PRIME_API_KEY", platform.credentials.api_key.get_secret_value())
+
+    return point
