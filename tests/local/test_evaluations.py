@@ -1,5 +1,7 @@
 import concurrent.futures
+import json
 
+import httpx
 import pytest
 
 from prefect_prime.local import Limits, LocalPlatform
@@ -118,6 +120,23 @@ def test_a_body_that_is_no_json_object_is_a_422_everywhere(api, new_evaluation, 
         answer = api.request(method, path, content=body)
         assert answer.status_code == 422, (method, path)
         assert isinstance(answer.json()["detail"], str)
+
+
+@pytest.mark.parametrize("depth", [*range(244, 258), 500])
+def test_deep_json_is_stored_and_listed_or_refused(api, new_evaluation, depth):
+    deep = json.loads("[" * depth + "]" * depth)
+    evaluation = new_evaluation(api, suite_id=f"deep-{depth}")
+    answers = [
+        api.put(f"/evaluations/{evaluation}", json={"metadata": {"deep": deep}}),
+        api.post(f"/evaluations/{evaluation}/samples", json={"samples": [{"deep": deep}]}),
+    ]
+    assert {answer.status_code for answer in answers} <= {200, 422}
+    listed = api.get("/evaluations/", params={"suite_id": f"deep-{depth}"}).json()["evaluations"]
+    stored = listed[0]["metadata"] is not None
+    assert stored == answers[0].is_success
+    assert stored or depth > 245
+    assert httpx.get(listed[0]["viewer_url"]).is_success
+    assert api.get(f"/evaluations/{evaluation}/samples").is_success
 
 
 def test_an_unknown_evaluation_is_a_404_for_every_call(api):

@@ -160,6 +160,24 @@ def test_a_failure_of_the_server_is_raised_at_the_start(monkeypatch):
         pass
 
 
+def test_a_client_that_hangs_up_in_the_middle_is_no_failure():
+    with LocalPlatform() as platform:
+        port = int(platform.url.rpartition(":")[2])
+        key = platform.credentials.api_key.get_secret_value()
+        for path in ("/api/v1/traces", "/api/v1/evaluations/"):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+                head += f"Authorization: Bearer {key}\r\n\r\npart"
+                connection.sendall(head.encode())
+        assert httpx.get(platform.url).is_success
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_port_that_cannot_be_is_an_error(port):
+    with pytest.raises(ValueError, match="port="):
+        LocalPlatform(port=port)
+
+
 def test_a_foreign_host_name_is_refused(platform):
     answer = httpx.get(platform.url, headers={"Host": "evil.example"})
     assert answer.status_code == 400

@@ -178,6 +178,19 @@ def test_a_line_that_is_no_trace_refuses_the_whole_upload(api, post_traces, line
     assert api.get("/traces/neighbour").status_code == 404
 
 
+@pytest.mark.parametrize("depth", [*range(244, 258), 500])
+def test_a_deep_record_is_stored_and_readable_or_refused(api, post_traces, depth):
+    deep = json.loads("[" * depth + "]" * depth)
+    record = {"id": f"deep-{depth}", "nodes": [{"message": {"role": "user", "content": deep}}]}
+    episode = {"id": f"deep-e{depth}", "info": deep, "traces": [record]}
+    answers = [post_traces(api, [record]), post_traces(api, [episode], **EPISODE)]
+    if answers[0].is_success:
+        assert api.get(f"/traces/deep-{depth}/nodes").is_success
+    assert depth > 245 or answers[0].is_success
+    refused = [code_of(answer) for answer in answers if not answer.is_success]
+    assert set(refused) <= {"invalid_trace"}
+
+
 def test_an_upload_without_lines_is_refused(api, post_traces):
     assert code_of(post_traces(api, b"\n\n")) == "invalid_trace"
 
