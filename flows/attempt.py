@@ -8,6 +8,7 @@ here, because no hook runs for it.
 
 import inspect
 import time
+from collections.abc import Mapping
 from typing import Any, Self
 
 from prefect.client.schemas.objects import State
@@ -36,12 +37,10 @@ class Attempt:
     """What surrounds the user's function; ``run`` is its ``EvalRun``."""
 
     def __init__(
-        self, session: Session | Untracked, deadline: float | None = None, *, retried: bool = False
+        self, session: Session | Untracked, deadline: float | None = None, *, plain: bool
     ) -> None:
-        # Prefect 3.9.1: once an attempt has raised in this process, a later one that returns a
-        # state raises that exception again from the call (FlowRunEngine.result). A plain value
-        # is returned; what the state's message would say goes to the log then.
-        self._retried = retried
+        #: Return a plain value, not a state; what its message would say goes to the log.
+        self._plain = plain
         self.run = EvalRun(session)
         self._session = session
         self._deadline = deadline
@@ -83,7 +82,7 @@ class Attempt:
             self._session.result = result
         value = result if value is None else value
         message = self._message(result)
-        if self._retried:
+        if self._plain:
             self._session.log.info("%s", message)
             return value
         return Completed(message=message, data=value)
@@ -150,10 +149,10 @@ def begin(fn: Any) -> Attempt:
     flow: Any = context and context.flow
     if context is None or context.flow_run is None or getattr(flow, "fn", None) is not fn:
         bare = EvalPlan.untracked(fn.__name__)
-        return Attempt(Untracked(bare, get_logger("prefect_prime"), 1))
+        return Attempt(Untracked(bare, get_logger("prefect_prime"), 1), plain=True)
     started = time.monotonic()
     log = get_run_logger()
-    plan = flow.plan({**_defaults(fn), **(context.parameters or {})})
+    plan = flow.plan(_with_defaults(fn, context.parameters or {}))
     settings = load_settings()
     deadline = None if flow.timeout_seconds is None else started + flow.timeout_seconds
     credentials = load_credentials(plan.credentials, settings)
@@ -166,6 +165,8 @@ def begin(fn: Any) -> Attempt:
             " keep the records for later."
         )
     else:
+        # Prefect 3.9.1: once an attempt has raised in this process, a later one that returns a
+        # state raises that exception again from the call (FlowRunEngine.result).
         retried = sessions.known(context.flow_run)
         session = sessions.obtain(
             context.flow_run,
@@ -178,9 +179,9 @@ def begin(fn: Any) -> Attempt:
             ),
         )
         session.begin(context.flow_run, plan, log)
-        return Attempt(session, deadline, retried=retried)
+        return Attempt(session, deadline, plain=retried)
     attempt = context.flow_run.run_count or 1
-    return Attempt(Untracked(plan, log, attempt), deadline, retried=attempt > 1)
+    return Attempt(Untracked(plan, log, attempt), deadline, plain=attempt > 1)
 
 
 def load_credentials(option: CredentialsOption, settings: Settings) -> Credentials | None:
@@ -207,6 +208,9 @@ def load_credentials(option: CredentialsOption, settings: Settings) -> Credentia
     return credentials
 
 
-def _defaults(fn: Any) -> dict[str, Any]:
-    parameters = inspect.signature(fn).parameters.values()
-    return {each.name: each.default for each in parameters if each.default is not each.empty}
+def _with_defaults(fn: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a run by name, in the function's own order."""
+    declared = inspect.signature(fn).parameters.values()
+    defaults = {each.name: each.default for each in declared}
+    values = {**defaults, **given}
+    return {name: value for name, value in values.items() if value is not inspect.Parameter.empty}

@@ -75,6 +75,7 @@ __all__ = [
     "UnauthorizedError",
     "UploadFailedError",
     "ValidationRejectedError",
+    "detached",
     "is_ambiguous",
     "is_record_rejection",
     "is_refusal",
@@ -127,6 +128,17 @@ def mark_ambiguous(exc: _Error, *, ambiguous: bool = True) -> _Error:
     The mark is what :func:`is_ambiguous` answers, and survives pickling.
     """
     vars(exc)["ambiguous"] = ambiguous
+    return exc
+
+
+def detached(exc: _Error) -> _Error:
+    """``exc`` without the exception behind it, which may hold a request and its key.
+
+    What that one told of ambiguity is marked first. Raise the result outside the
+    ``except`` clause, else Python ties the two together again.
+    """
+    mark_ambiguous(exc, ambiguous=is_ambiguous(exc))
+    exc.__cause__ = exc.__context__ = None
     return exc
 
 

@@ -37,7 +37,7 @@ def episode(
 ) -> dict[str, Any]:
     """One rollout as a valid episode of one trace, ready for ``log_episodes``.
 
-    The minimum is ``messages``, or an ``error`` where the rollout got none: an episode
+    The minimum is one of ``messages``, ``rewards``, ``metrics`` and ``error``: an episode
     that failed before its first message still has a row on the dashboard. Rollouts of
     one example are numbered by ``example_id``, so give it whenever there are several.
 
@@ -62,8 +62,8 @@ def episode(
     """
     now = time.time()
     nodes = [_node(message, index, now) for index, message in enumerate(messages)]
-    if not nodes and error is None:
-        raise RecordRejectedError("an episode needs messages, or the error that left it none")
+    if not nodes and error is None and rewards is None and not metrics:
+        raise RecordRejectedError("an episode needs messages, a reward, a metric or an error")
     errors = [] if error is None else [_error(error)]
     calls = _calls(nodes, model, usage, is_truncated=is_truncated)
     tokens = _tokens(calls)

@@ -8,6 +8,7 @@ schema gives it; a value of a wrong type counts as missing. Nothing here raises 
 what a producer left out, nothing changes its input, and rows share nothing with it.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,12 +122,12 @@ def reward_scores(trace: Mapping[str, Any]) -> dict[str, tuple[float | None, flo
 
 def trace_reward(trace: Mapping[str, Any]) -> float | None:
     """The weighted sum of the trace's scores; None if one of them is not a finite number."""
-    total = 0.0
+    total: float = 0  # an int where nothing was scored: as sum() has it, and the reference
     for score, weight in reward_scores(trace).values():
         if score is None or weight is None:
             return None
         total += score * weight
-    return number(total)
+    return total if math.isfinite(total) else None
 
 
 def _trace_row(

@@ -203,7 +203,7 @@ def test_messages_of_the_openai_client_are_understood():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({}, "needs messages, or the error"),
+        ({}, "needs messages, a reward, a metric or an error"),
         ({"messages": ["hello"]}, r"messages\[0\] is a mapping, not str"),
         ({"messages": [{"role": "robot"}]}, r"messages\[0\] has role 'robot'"),
         ({"messages": [ASK], "rewards": {"r": "high"}}, "r is 'high'; a reward or metric is a"),
