@@ -18,12 +18,7 @@ from typing import Any
 
 from prime_traces import LineFormat, TracesClient
 
-from prefect_prime.errors import (
-    ForbiddenError,
-    is_ambiguous,
-    is_refusal,
-    is_transient,
-)
+from prefect_prime.errors import is_ambiguous, is_refusal, is_transient
 from prefect_prime.platform_client import PlatformClient
 from prefect_prime.spool import SINKS, Delivery, Sink, Spool
 from prefect_prime.spool.requests import content_digest, plan_samples
@@ -32,7 +27,6 @@ from prefect_prime.tasks import SamplesUpload, TracesUpload, upload_samples, upl
 #: Seconds that a sink is left alone after its first failure; doubled with each further one.
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
-_SERVICE_NOT_ENABLED = "service_not_enabled"
 
 
 @dataclass(frozen=True)
@@ -173,16 +167,15 @@ class Uploader:
 
     def _deliver(self, delivery: Delivery) -> None:
         try:
-            if delivery.sink == "traces":
-                self._send_traces(delivery)
-            else:
-                self._send_samples(delivery)
+            send = self._send_traces if delivery.sink == "traces" else self._send_samples
+            acknowledged = send(delivery)
         except Exception as error:  # noqa: BLE001 - judged, and what is not transient is counted as lost
             self._judge(delivery, error)
         else:
-            self._recovered(delivery.sink)
+            self._answered(delivery.sink, acknowledged=acknowledged)
 
-    def _send_traces(self, delivery: Delivery) -> None:
+    def _send_traces(self, delivery: Delivery) -> bool:
+        """Send to the traces; False where they turned out to be off."""
         if self._uplink.traces is None:
             raise RuntimeError("no traces client")
         data = self._spool.payload(delivery, self._uplink.evaluation_id)
@@ -192,13 +185,20 @@ class Uploader:
             content_digest(self._uplink.evaluation_id, "traces", data),
             line_format=LineFormat.EPISODE if delivery.kind == "episode" else LineFormat.TRACE,
             context=dict(self._uplink.context),
+            first=not self._lanes["traces"].reached,
         )
-        self._context.copy().run(upload_traces, self._uplink.traces, upload)
+        receipt = self._context.copy().run(upload_traces, self._uplink.traces, upload)
+        if not isinstance(receipt, str):
+            self._logger.info("Prime Traces is off for this account; traces are not sent.")
+            self._spool.traces_off()
+            return False
         self._spool.ledger.settle(
             delivery.segment, "traces", "acknowledged", stored=delivery.records
         )
+        return True
 
-    def _send_samples(self, delivery: Delivery) -> None:
+    def _send_samples(self, delivery: Delivery) -> bool:
+        """Send to the samples."""
         evaluation_id = self._uplink.evaluation_id
         plan = plan_samples(self._spool, delivery)
         whole = [request.records for request in plan.requests]
@@ -232,21 +232,13 @@ class Uploader:
             skipped=plan.without_row,
             detail=detail,
         )
+        return True
 
     # -- when it fails --------------------------------------------------------------------
 
     def _judge(self, delivery: Delivery, error: Exception) -> None:
         sink = delivery.sink
-        lane = self._lanes[sink]
-        if (
-            isinstance(error, ForbiddenError)
-            and error.code == _SERVICE_NOT_ENABLED
-            and sink == "traces"
-            and not lane.reached
-        ):
-            self._logger.info("Prime Traces is off for this account; samples have everything.")
-            self._spool.traces_off()
-        elif is_refusal(error):
+        if is_refusal(error):
             self._spool.ledger.settle(
                 delivery.segment, sink, "refused", stored=delivery.stored, detail=_describe(error)
             )
@@ -288,19 +280,19 @@ class Uploader:
                 _describe(error),
             )
 
-    def _recovered(self, sink: Sink) -> None:
+    def _answered(self, sink: Sink, *, acknowledged: bool) -> None:
         with self._changed:
             lane = self._lanes[sink]
-            was_out, lane.failures, lane.reached = lane.failures > 0, 0, True
+            was_out, lane.failures = lane.failures > 0, 0
+            lane.reached |= acknowledged
         if was_out:
             self._logger.info("The %s sink takes uploads again.", sink)
 
 
 def _label(delivery: Delivery) -> str:
-    plural = "" if delivery.records == 1 else "s"
-    size = delivery.bytes
-    readable = f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
-    return f"{delivery.segment} · {delivery.records} {delivery.kind}{plural} · {readable}"
+    records = f"{delivery.records} {delivery.kind}{'' if delivery.records == 1 else 's'}"
+    size = f"{delivery.bytes / 1e6:.1f} MB"
+    return f"{delivery.segment} · {records} · {size if size != '0.0 MB' else '<0.1 MB'}"
 
 
 def _describe(error: BaseException) -> str:

@@ -10,8 +10,10 @@ from hashlib import sha256
 from typing import Any
 
 from prefect import task
+from prefect.client.schemas.objects import State
 from prefect.context import TaskRunContext
-from prime_traces import LineFormat, TracesClient
+from prefect.states import Completed
+from prime_traces import ErrorCode, LineFormat, TracesClient
 
 from prefect_prime.errors import APIError, detached
 from prefect_prime.platform_client import PlatformClient
@@ -20,7 +22,10 @@ from prefect_prime.tasks.retrying import ONCE, REPEATABLE
 
 
 class TracesUpload:
-    """One segment as Prime Traces takes it. ``label`` tells a person what it carries."""
+    """One segment as Prime Traces takes it. ``label`` tells a person what it carries.
+
+    ``first``: the service has acknowledged nothing of this evaluation yet.
+    """
 
     def __init__(
         self,
@@ -30,12 +35,14 @@ class TracesUpload:
         *,
         line_format: LineFormat,
         context: dict[str, str],
+        first: bool,
     ) -> None:
         self.label = label
         self.data = data
         self.cache_key = cache_key
         self.line_format = line_format
         self.context = context
+        self.first = first
 
 
 class SamplesUpload:
@@ -76,10 +83,11 @@ def _content(_context: TaskRunContext, parameters: dict[str, Any]) -> str:
     result_serializer="json",
     **REPEATABLE,
 )
-def upload_traces(client: TracesClient, upload: TracesUpload) -> str:
+def upload_traces(client: TracesClient, upload: TracesUpload) -> str | State[None]:
     """Send one segment to Prime Traces; returns the receipt's upload id (hex sha256).
 
-    Content-addressed there: the same bytes replay the same receipt. Raises the errors of
+    Content-addressed there: the same bytes replay the same receipt. Where the service is off
+    for this account from the start, returns a state named Skipped. Raises the errors of
     ``prime_traces``.
     """
     receipt: dict[str, Any] = {}
@@ -94,6 +102,8 @@ def upload_traces(client: TracesClient, upload: TracesUpload) -> str:
     except APIError as error:
         refused = detached(error)
     if refused is not None:
+        if upload.first and refused.code == ErrorCode.SERVICE_NOT_ENABLED:
+            return Completed(name="Skipped", message="Prime Traces is off for this account")
         raise refused
     if receipt.get("status") != "committed":
         raise APIError(f"Prime Traces answered without committing the upload: {receipt!r}")

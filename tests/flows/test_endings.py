@@ -198,7 +198,8 @@ def test_a_parameter_that_fails_validation_opens_nothing(
 
 
 ENTRYPOINT = """
-import asyncio, os, sys, time
+import asyncio, os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test runner may ignore it
 from pathlib import Path
 from prefect_prime.credentials import Credentials
 from prefect_prime.flows import current_run, eval_flow
@@ -253,7 +254,6 @@ def run_until_signalled(
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         wait_until(marker.exists)
@@ -276,7 +276,7 @@ def run_until_signalled(
     ],
     ids=["ctrl-c", "ctrl-c in a coroutine", "sigterm", "sigterm in a coroutine", "sys.exit"],
 )
-def test_an_end_from_outside_is_a_crash_that_loses_nothing(
+def test_an_end_from_outside_is_a_crash_that_loses_nothing(  # noqa: PLR0917 - fixtures
     how: str,
     sent: signal.Signals | None,
     reason: str,

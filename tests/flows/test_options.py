@@ -131,7 +131,7 @@ def test_what_is_wrong_is_said_before_anything_is_created(
     options: dict[str, Any], complaint: str, platform: LocalPlatform
 ) -> None:
     @eval_flow(**{"credentials": platform.credentials, **options})
-    def entrypoint(model: str, n: int = 3) -> None:
+    def entrypoint(model: str, n: int = 3) -> None:  # noqa: ARG001 - for the templates
         raise AssertionError("the eval must not run")
 
     before = len(platform.requests)

@@ -92,7 +92,7 @@ def test_with_options_keeps_the_evaluation_and_its_hooks(platform: LocalPlatform
 
 
 def test_it_survives_cloudpickle() -> None:
-    copied = cloudpickle.loads(cloudpickle.dumps(nightly))  # noqa: S301 - our own
+    copied = cloudpickle.loads(cloudpickle.dumps(nightly))
     assert type(copied) is type(nightly)
     assert copied.plan({"n": 6}).spec.name == "toy"
     assert copied(Sampling(), n=7) == 7
