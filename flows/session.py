@@ -71,7 +71,8 @@ class Session:
             traces=not skipped,
             segment_bytes=settings.segment_bytes,
         )
-        self._platform = None if credentials is None else credentials.get_client()
+        # One attempt: the tasks try again, and the uploader waits outages out.
+        self._platform = None if credentials is None else credentials.get_client(attempts=1)
         self._traces = None if credentials is None or skipped else credentials.get_traces_client()
 
     @property

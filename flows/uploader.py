@@ -27,6 +27,8 @@ from prefect_prime.tasks import SamplesUpload, TracesUpload, upload_samples, upl
 #: Seconds that a sink is left alone after its first failure; doubled with each further one.
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
+#: Seconds at most that a service's own ``Retry-After`` is honoured.
+_LONGEST_TOLD = 60.0
 
 
 @dataclass(frozen=True)
@@ -270,7 +272,8 @@ class Uploader:
             lane = self._lanes[sink]
             lane.failures += 1
             pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (lane.failures - 1))
-            lane.resume_at = time.monotonic() + pause
+            told = min(_LONGEST_TOLD, getattr(error, "retry_after", None) or 0.0)
+            lane.resume_at = time.monotonic() + max(pause, told)
             began = lane.failures == 1
         if began:
             self._logger.warning(

@@ -1,8 +1,19 @@
 """What many tests stand on: a Prefect server, an embedded platform, and a home of their own."""
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+# Before Prefect is imported: it reads its home then. Results are stored there.
+os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="prefect-prime-tests-")
+os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+os.environ["DO_NOT_TRACK"] = "1"
+atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
+
+# ruff: noqa: E402 - see above
 import pytest
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
@@ -14,8 +25,6 @@ from prefect_prime.local import LocalPlatform
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test sees this machine's settings, nor leaves a spool behind on it."""
-    import os  # noqa: PLC0415 - only here
-
     for name in list(os.environ):
         if name.startswith(("PRIME_", "PREFECT_PRIME_")) or name == "EVALUATION_ID":
             monkeypatch.delenv(name)

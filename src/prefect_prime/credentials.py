@@ -6,7 +6,7 @@ and is final: neither client it makes reads a setting of its own. The key goes t
 ``base_url`` of one's own without a ``traces_url`` means that traces are skipped.
 """
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
@@ -107,11 +107,11 @@ class Credentials(BaseModel):
             "set PRIME_TRACES_URL, or traces_url of the credentials, to send them"
         )
 
-    def get_client(self) -> "PlatformClient":
-        """A client of the evaluations API, with its own connection pool."""
+    def get_client(self, **options: Any) -> "PlatformClient":
+        """A client of the evaluations API, with its own connection pool; options as there."""
         from prefect_prime.platform_client import PlatformClient  # noqa: PLC0415 - import time
 
-        return PlatformClient(self)
+        return PlatformClient(self, **options)
 
     def get_traces_client(self) -> "TracesClient":
         """A client of Prime Traces. ConfigurationError when there is no traces URL."""

@@ -15,7 +15,7 @@ import httpx
 
 from prefect_prime.encoding import encode
 from prefect_prime.errors import APIError, mark_ambiguous
-from prefect_prime.transport import Call, Transport
+from prefect_prime.transport import MAX_ATTEMPTS, Call, Transport
 
 if TYPE_CHECKING:
     from prefect_prime.credentials import Credentials
@@ -43,7 +43,9 @@ class PlatformClient:
     """A client of one platform, as one person or team; thread-safe, a context manager.
 
     ``timeout`` holds for every call; without it an upload of samples may take longer.
-    ``transport`` and ``sleep`` are the seams of tests.
+    ``attempts`` is how often a call is tried at most where the platform names no time to
+    wait; a caller that waits out failures itself passes 1. ``transport`` and ``sleep`` are
+    the seams of tests.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class PlatformClient:
         credentials: "Credentials",
         *,
         timeout: httpx.Timeout | float | None = None,
+        attempts: int = MAX_ATTEMPTS,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -66,6 +69,7 @@ class PlatformClient:
             base_url=credentials.base_url,
             timeout=DEFAULT_TIMEOUT if timeout is None else httpx.Timeout(timeout),
             transport=transport,
+            attempts=attempts,
             sleep=sleep,
         )
 

@@ -13,7 +13,6 @@ the key; whatever they quote is short, printable and free of the key.
 
 import logging
 import sys
-import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -65,9 +64,11 @@ class Transport:
         base_url: str,
         timeout: httpx.Timeout,
         transport: httpx.BaseTransport | None,
-        sleep: Callable[[float], None] = time.sleep,
+        attempts: int,
+        sleep: Callable[[float], None],
     ) -> None:
         self._key = api_key
+        self._attempts = attempts
         self._base_url = base_url
         self._sleep = sleep
         self._client = _open_pool(
@@ -99,10 +100,12 @@ class Transport:
             if not isinstance(outcome, APIError):
                 return outcome
             replayable = call.idempotent or not is_ambiguous(outcome)
-            if attempt + 1 == MAX_ATTEMPTS or not (replayable and is_transient(outcome)):
+            told = getattr(outcome, "retry_after", None) is not None
+            attempts = MAX_ATTEMPTS if told else self._attempts
+            if attempt + 1 >= attempts or not (replayable and is_transient(outcome)):
                 raise outcome
             delay = retry_delay(outcome, attempt)
-            if getattr(outcome, "retry_after", None) is None:
+            if not told:
                 delay = min(delay, MAX_BACKOFF)
             logger.debug("%s; again in %.1f s", outcome, delay)
             self._sleep(delay)
