@@ -2,7 +2,7 @@
 
 Run by hand it tracks itself on whatever platform the environment names; as a deployment it
 is the nightly eval of ``prefect.yaml``. ``python -m prefect_prime.flows.demo`` runs it on a
-platform and a Prefect server of its own, on this machine alone (see ``flows.showcase``).
+platform and a Prefect server of its own, on this machine alone, and shows what came of it.
 """
 
 import sys
@@ -20,6 +20,7 @@ from prefect_prime.arithmetic import (
     reply,
 )
 from prefect_prime.flows.decorator import eval_flow
+from prefect_prime.flows.sandbox import main
 from prefect_prime.records import episode
 
 
@@ -51,7 +52,7 @@ def demo(
 
 
 def attempt(model: str, problem: Problem, rollout: int) -> dict[str, Any]:
-    """One rollout as an episode: rewarded if the answer is right, with an error if there is none."""
+    """One rollout as an episode: its reward is 1.0 if the answer is right."""
     messages = [
         {"role": "system", "content": SYSTEM_PROMPT},
         {"role": "user", "content": problem.question},
@@ -80,6 +81,4 @@ def attempt(model: str, problem: Problem, rollout: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from prefect_prime.flows.showcase import main
-
     sys.exit(main())

@@ -315,8 +315,8 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
 
 
 def test_the_command_uploads(platform: LocalPlatform) -> None:
-    from prefect.settings import PREFECT_API_URL  # noqa: PLC0415 - only here
     from prefect.server.api.server import SubprocessASGIServer  # noqa: PLC0415 - only here
+    from prefect.settings import PREFECT_API_URL  # noqa: PLC0415 - only here
 
     server = PREFECT_API_URL.value() or SubprocessASGIServer().api_url
     shown = command(
