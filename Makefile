@@ -2,23 +2,24 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types wheel
 
-# A uv that is there already, else one of our own inside .venv.
+# A uv that is there already, else one of our own in the environment that it fills.
 UV ?= $(or $(shell command -v uv 2>/dev/null),.venv/bin/uv)
 RUN := .venv/bin/python
-# --inexact: that uv of our own must not be removed from .venv by itself.
+# --inexact: `make demo` after `make test` takes nothing away, nor that uv itself.
 SYNC = $(UV) sync --quiet --locked --inexact
 
 help:
 	@echo 'make demo    see it work: no account, no server, no configuration (SERVE=1 keeps it up)'
-	@echo 'make test    install what the tests need, and run all of them'
+	@echo 'make test    install what the tests need, and run all of them (ARGS=... goes to pytest)'
 	@echo 'make lint    style; make types: static types; make wheel: build and check the wheel'
 
 .venv/bin/uv:
 	python3 -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check uv
 
+# Compiled while installing: else the first start of everything takes twice as long.
 .venv/demo.stamp: uv.lock pyproject.toml | $(UV)
-	$(SYNC) --no-default-groups
+	$(SYNC) --no-default-groups --compile-bytecode
 	@touch $@
 
 .venv/dev.stamp: uv.lock pyproject.toml | $(UV)
@@ -26,7 +27,7 @@ help:
 	@touch $@
 
 demo: .venv/demo.stamp
-	@$(RUN) -m prefect_prime.flows.demo --real-run tests/data/verifiers-runs/errors $(if $(SERVE),--serve)
+	@DO_NOT_TRACK=1 $(RUN) -m prefect_prime.flows.demo --real-run tests/data/verifiers-runs/errors $(if $(SERVE),--serve)
 
 test: .venv/dev.stamp
 	$(RUN) -m pytest $(ARGS)
@@ -35,10 +36,13 @@ lint: .venv/dev.stamp
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
+# What is installed, then what a person writes against it.
 types: .venv/dev.stamp
 	.venv/bin/mypy
+	.venv/bin/mypy tests/typing
 
-wheel: .venv/dev.stamp | $(UV)
+# The tests build the same way, from a copy, and look into what comes out.
+wheel: .venv/dev.stamp
+	$(RUN) -m pytest -qq tests/packaging
 	rm -rf dist
 	$(UV) build --quiet
-	$(RUN) -m pytest -q tests/packaging
