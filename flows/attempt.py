@@ -18,17 +18,20 @@ from prefect.logging import get_run_logger
 from prefect.logging.loggers import get_logger
 from prefect.states import Completed
 
-from prefect_prime.blocks import PrimeCredentials
-from prefect_prime.credentials import Credentials
-from prefect_prime.errors import ConfigurationError, RecordRejectedError
-from prefect_prime.flows import sessions
-from prefect_prime.flows.options import CredentialsOption, EvalPlan
+from prefect_prime.errors import RecordRejectedError
+from prefect_prime.flows import hosted, sessions
+from prefect_prime.flows.credentials import load_credentials
+from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.result import EvalResult
-from prefect_prime.flows.run import EvalRun, entered
+from prefect_prime.flows.run import EvalRun, entered, surrounding_run
 from prefect_prime.flows.session import Session
+from prefect_prime.flows.sweep import sweep_in_background
 from prefect_prime.flows.untracked import Untracked
-from prefect_prime.settings import Settings, load_settings
+from prefect_prime.settings import load_settings
+from prefect_prime.spool import store
 
+#: Seconds that whoever still finishes an earlier attempt is waited for: a hook, reconcile.
+_PATIENCE = 60.0
 #: Seconds of a flow's own time-out that are kept for making its final state.
 _RESERVE = 2.0
 
@@ -54,6 +57,11 @@ class Attempt:
         self._entered.__exit__(None, None, None)
         self.run.end()
 
+    @property
+    def returned(self) -> bool:
+        """Whether an earlier attempt's entrypoint has returned: only the rest is to be done."""
+        return isinstance(self._session, Session) and self._session.facts.returned
+
     def log(self, yielded: Any) -> None:
         """Log what a generator yielded: one episode, or a list of them."""
         self.run.log_episodes(yielded if isinstance(yielded, list | tuple) else [yielded])
@@ -65,8 +73,10 @@ class Attempt:
         ``UploadFailedError`` under ``on_error="raise"``.
         """
         self.run.end()
-        drained = self._session.drain(self._drain_time())
+        if not self.run.is_here:
+            return value  # a fork that came back from the entrypoint: the parent finishes
         if isinstance(value, State) and value.is_cancelled():
+            self._session.drain(self._drain_time())
             sessions.close(self._session, value)
             return value
         if self._session.rejected and not self._session.records:
@@ -74,6 +84,10 @@ class Attempt:
                 f"all {self._session.rejected} records of this eval were rejected; the log above"
                 " says why"
             )
+        # Prefect decides about states and futures later, and a retry is to run them again.
+        if isinstance(self._session, Session) and not _decides_the_state(value):
+            self._session.note_returned()
+        drained = self._session.drain(self._drain_time())
         self.run.raise_failures()
         if _decides_the_state(value):
             return value
@@ -101,6 +115,8 @@ class Attempt:
             status = "UNTRACKED"
         elif session.evaluation is None:
             status = "OFFLINE"
+        elif session.plan.evaluation_id and not session.plan.hosted:
+            status = "RUNNING"
         else:
             status = "COMPLETED" if drained else "RUNNING"
         return EvalResult(
@@ -153,6 +169,8 @@ def begin(fn: Any) -> Attempt:
     started = time.monotonic()
     log = get_run_logger()
     plan = flow.plan(_with_defaults(fn, context.parameters or {}))
+    if (outer := surrounding_run()) is not None and outer.flow_run_id is not None:
+        plan = plan.inside(outer.flow_run_id)
     settings = load_settings()
     deadline = None if flow.timeout_seconds is None else started + flow.timeout_seconds
     credentials = load_credentials(plan.credentials, settings)
@@ -168,44 +186,19 @@ def begin(fn: Any) -> Attempt:
         # Prefect 3.9.1: once an attempt has raised in this process, a later one that returns a
         # state raises that exception again from the call (FlowRunEngine.result).
         retried = sessions.known(context.flow_run)
+        folder = store.owner_folder(settings.spool_dir, context.flow_run.id)
+        usable = None if settings.mode == "offline" else credentials
         session = sessions.obtain(
             context.flow_run,
-            lambda: Session(
-                context.flow_run,  # type: ignore[arg-type]  # not None: checked above
-                plan,
-                settings,
-                None if settings.mode == "offline" else credentials,
-                log,
-            ),
+            lambda: Session(folder, settings, usable, log, patience=_PATIENCE),
         )
+        if not retried:
+            plan = hosted.claim(plan)
+            sweep_in_background(settings, usable, folder)
         session.begin(context.flow_run, plan, log)
         return Attempt(session, deadline, plain=retried)
     attempt = context.flow_run.run_count or 1
     return Attempt(Untracked(plan, log, attempt), deadline, plain=attempt > 1)
-
-
-def load_credentials(option: CredentialsOption, settings: Settings) -> Credentials | None:
-    """The credentials that an option means; None where the environment has none.
-
-    Raises ``ConfigurationError`` for a block that does not load.
-    """
-    if option is None:
-        return Credentials.from_environment(settings)
-    if isinstance(option, Credentials):
-        return option
-    if isinstance(option, PrimeCredentials):
-        return option.to_credentials()
-    try:
-        # `_sync`: in an async flow `load` would give a coroutine.
-        block: Any = PrimeCredentials.load(option, _sync=True)  # type: ignore[call-arg]  # undeclared
-    except ValueError as error:
-        raise ConfigurationError(
-            f"credentials={option!r}: there is no Prime Credentials block of that name on this"
-            " Prefect server. Create it in the UI under Blocks, or with PrimeCredentials("
-            f"api_key=...).save({option!r})."
-        ) from error
-    credentials: Credentials = block.to_credentials()
-    return credentials
 
 
 def _with_defaults(fn: Any, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,6 +86,8 @@ def eval_flow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     - ``credentials``: a Prime Credentials block's name, the credentials themselves, or None:
       the environment, then ``~/.prime/config.json``.
     - ``expected``: how many episodes are to come, for progress.
+    - ``evaluation_id``: an evaluation that is open already, to log into: nothing of it is
+      changed, and whoever opened it closes it. An empty one, or None, opens one as usual.
     - ``on_error``: ``"warn"`` keeps the platform's trouble out of the eval; ``"raise"`` fails
       the flow run at its end if an upload failed for good.
 

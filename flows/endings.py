@@ -44,5 +44,7 @@ def ending_for(state: State) -> Ending | None:
 
 def was_signalled(state: State) -> bool:
     """Whether the run was told to go, and will be killed if it takes its time."""
+    if _STATUS.get(state.type) == "CANCELLED":
+        return True
     message = state.message or ""
     return state.type is StateType.CRASHED and any(signal in message for signal in _SIGNALS)

@@ -16,7 +16,8 @@ from prefect_prime.flows.attempt import begin
 
 def tracked(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function that the flow runs in place of ``fn``."""
-    wrapper = _wrapper(fn)
+    is_async = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
+    wrapper = (_async_wrapper if is_async else _wrapper)(fn)
     # Annotations as objects: under `from __future__ import annotations` they are strings, which
     # nobody could resolve from this module.
     wrapper.__signature__ = _signature(fn)  # type: ignore[attr-defined]  # read by inspect
@@ -30,33 +31,37 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(fn)
 
 
-def _wrapper(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _async_wrapper(fn: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isasyncgenfunction(fn):
 
         @functools.wraps(fn)
         async def async_generator(*args: Any, **kwargs: Any) -> Any:
             with await asyncio.to_thread(begin, async_generator) as attempt:
-                async for yielded in fn(*args, **kwargs):
-                    attempt.log(yielded)
+                if not attempt.returned:
+                    async for yielded in fn(*args, **kwargs):
+                        attempt.log(yielded)
                 return await asyncio.to_thread(attempt.finish, None)
 
         return async_generator
-    if inspect.iscoroutinefunction(fn):
 
-        @functools.wraps(fn)
-        async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            with await asyncio.to_thread(begin, coroutine) as attempt:
-                value = await fn(*args, **kwargs)
-                return await asyncio.to_thread(attempt.finish, value)
+    @functools.wraps(fn)
+    async def coroutine(*args: Any, **kwargs: Any) -> Any:
+        with await asyncio.to_thread(begin, coroutine) as attempt:
+            value = None if attempt.returned else await fn(*args, **kwargs)
+            return await asyncio.to_thread(attempt.finish, value)
 
-        return coroutine
+    return coroutine
+
+
+def _wrapper(fn: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(fn):
 
         @functools.wraps(fn)
         def generator(*args: Any, **kwargs: Any) -> Any:
             with begin(generator) as attempt:
-                for yielded in fn(*args, **kwargs):
-                    attempt.log(yielded)
+                if not attempt.returned:
+                    for yielded in fn(*args, **kwargs):
+                        attempt.log(yielded)
                 return attempt.finish(None)
 
         return generator
@@ -64,6 +69,6 @@ def _wrapper(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def function(*args: Any, **kwargs: Any) -> Any:
         with begin(function) as attempt:
-            return attempt.finish(fn(*args, **kwargs))
+            return attempt.finish(None if attempt.returned else fn(*args, **kwargs))
 
     return function

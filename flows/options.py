@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 from prefect_prime.blocks import PrimeCredentials
 from prefect_prime.config_source import read_config
@@ -31,6 +32,7 @@ class EvalOptions:
     config: Any = None
     credentials: CredentialsOption = None
     expected: str | int | None = None
+    evaluation_id: str | None = None
     on_error: OnError = "warn"
 
 
@@ -41,7 +43,25 @@ class EvalPlan:
     spec: EvaluationSpec
     credentials: CredentialsOption
     expected: int | None = None
+    #: Somebody else's evaluation, which this run logs into.
+    evaluation_id: str | None = None
+    #: That evaluation was handed to this process, which reports a clean finish.
+    hosted: bool = False
     on_error: OnError = "warn"
+
+    def attached_to(self, evaluation_id: str, *, hosted: bool = False) -> "EvalPlan":
+        """The plan of a guest: the evaluation is there, and somebody else's."""
+        return replace(self, evaluation_id=evaluation_id, hosted=hosted)
+
+    def inside(self, flow_run_id: UUID) -> "EvalPlan":
+        """The plan of an eval that another eval's flow run contains: tagged with that."""
+        tags = [*self.spec.tags, f"prefect-parent:{flow_run_id}"]
+        return replace(self, spec=replace(self.spec, tags=tags))
+
+    def without_secret(self) -> "EvalPlan":
+        """The plan as it may travel: credentials by their block's name, or not at all."""
+        named = self.credentials if isinstance(self.credentials, str) else None
+        return replace(self, credentials=named)
 
     @classmethod
     def untracked(cls, name: str) -> "EvalPlan":
@@ -61,11 +81,12 @@ def plan(options: EvalOptions, parameters: Mapping[str, Any], beside: Path | Non
     def fill(name: str) -> Any:
         return render(name, getattr(options, name), parameters)
 
-    environments = [EnvironmentRef.parse(value) for value in _environments(fill("environments"))]
+    evaluation_id = _evaluation_id(options.evaluation_id, parameters)
+    listed = _environments(fill("environments"), needed=evaluation_id is None)
+    environments = [EnvironmentRef.parse(value) for value in listed]
     model = fill("model")
-    name = fill("evaluation_name") or "-".join(
-        part for part in (environments[0].dataset or environments[0].id, model) if part
-    )
+    first = environments[0].dataset or environments[0].id if environments else evaluation_id
+    name = fill("evaluation_name") or "-".join(part for part in (first, model) if part)
     return EvalPlan(
         spec=EvaluationSpec(
             name=name,
@@ -80,13 +101,20 @@ def plan(options: EvalOptions, parameters: Mapping[str, Any], beside: Path | Non
             fill("credentials") if isinstance(options.credentials, str) else options.credentials
         ),
         expected=_expected(fill("expected")),
+        evaluation_id=evaluation_id,
         on_error=options.on_error,
     )
 
 
-def _environments(value: Any) -> list[Any]:
+def _evaluation_id(template: str | None, parameters: Mapping[str, Any]) -> str | None:
+    # A parameter that is None means that there is none to attach to, not one named "None".
+    given = {name: "" if value is None else value for name, value in parameters.items()}
+    return render("evaluation_id", template, given) or None
+
+
+def _environments(value: Any, *, needed: bool) -> list[Any]:
     listed = [value] if isinstance(value, str | Mapping) else list(value or ())
-    if not listed:
+    if needed and not listed:
         raise ConfigurationError(
             "an evaluation needs at least one environment: pass environments=['my-env'],"
             " ['owner/my-env'] or [{'id': '...'}]"

@@ -6,12 +6,20 @@ raised.
 """
 
 import asyncio
+import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+from weakref import WeakValueDictionary
 
+from prefect.logging.loggers import get_logger
+
+from prefect_prime import encoding
 from prefect_prime.errors import (
     ConfigurationError,
     RecordRejectedError,
@@ -19,9 +27,16 @@ from prefect_prime.errors import (
     SpoolError,
     UploadFailedError,
 )
-from prefect_prime.flows.session import Session
+from prefect_prime.flows import guests
+from prefect_prime.flows.guests import LocalGuest
+from prefect_prime.flows.options import EvalPlan
+from prefect_prime.flows.session import Session, Ticket
 from prefect_prime.flows.untracked import Untracked
 
+T = TypeVar("T")
+
+#: The runs that this process owns: one of them that comes back in a pickle is itself.
+_owners: "WeakValueDictionary[tuple[int, Path], EvalRun]" = WeakValueDictionary()
 _current: ContextVar["EvalRun | None"] = ContextVar("prefect_prime_run", default=None)
 
 
@@ -38,6 +53,11 @@ def current_run() -> "EvalRun":
             " with @eval_flow; a thread of your own does not see it, so pass `run` to the thread."
         )
     return run
+
+
+def surrounding_run() -> "EvalRun | None":
+    """The run of the eval that this code is part of, if it is."""
+    return _current.get()
 
 
 @contextmanager
@@ -59,12 +79,39 @@ class EvalRun:
     and goes to the traces only. Calls are safe from coroutines and threads.
     """
 
-    def __init__(self, session: Session | Untracked) -> None:
-        self._session = session
+    def __init__(
+        self, session: Session | Untracked | LocalGuest, ticket: Ticket | None = None
+    ) -> None:
+        self._own = session
+        self._is_guest = ticket is not None
+        if ticket is None and isinstance(session, Session):
+            ticket = session.ticket()
+        self._ticket = ticket
+        if ticket is not None and not self._is_guest:
+            _owners[os.getpid(), ticket.run_folder] = self
+        self._pid = os.getpid()
         self._ended = False
+        self._asked = False
+        self._before = session.rollouts() if session.attempt > 1 else Counter()
         self._lock = threading.Lock()
         #: Records that the spool itself could not take: the disk is full, say.
         self.dropped_records = 0
+
+    @property
+    def _session(self) -> Session | Untracked | LocalGuest:
+        """Where records go; a forked child becomes a guest of what its parent owns."""
+        if self._ticket is not None and self._pid != os.getpid():
+            self._own = guests.join(self._ticket)
+            self._is_guest = True
+            self._lock = threading.Lock()
+            self._pid = os.getpid()  # last: until then, other threads come in here as well
+        return self._own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process gets a guest: it logs into the same evaluation and never closes it."""
+        if self._ticket is not None:
+            return _guest_run, (self._ticket,)
+        return _untracked_run, (self._session.plan.without_secret(), self.attempt)
 
     def __repr__(self) -> str:
         return f"<EvalRun {self.name!r} id={self.id!r} episodes={self.episodes_logged}>"
@@ -134,7 +181,12 @@ class EvalRun:
         Mappings are merged; numbers that are not finite are dropped.
         """
         self._require_live("update_summary")
-        self._session.update_summary(values)
+        try:
+            self._session.update_summary(values)
+        except SpoolError as error:
+            if self._session.plan.on_error == "raise":
+                raise
+            self._session.log.error("The summary was not kept: %s", error)
 
     def _require_live(self, operation: str) -> None:
         if self._ended:
@@ -143,6 +195,44 @@ class EvalRun:
                 " ended. Log from inside the entrypoint, and wait there for your threads."
             )
 
+    # -- going on where an earlier attempt stopped ------------------------------------
+
+    @property
+    def logged(self) -> Counter[Any]:
+        """How many rollouts of each example are logged, by earlier attempts included.
+
+        Keys are the examples' ids, as in ``task.data.idx`` (or ``task.data.id``). Raises
+        ``ConfigurationError`` in a guest, which does not know.
+        """
+        self._asked = True
+        rollouts = self._session.rollouts()
+        if self._is_guest:
+            raise ConfigurationError(
+                "what is logged is known only to the process that the eval runs in: ask there"
+                " for run.logged or run.remaining(...)"
+            )
+        return rollouts
+
+    def remaining(self, items: Iterable[T], *, key: Callable[[T], Any]) -> list[T]:
+        """The items that are still to be run; ``key`` gives the id of an item's example.
+
+        An item that comes several times, for as many rollouts, is left out as many times
+        as it is logged.
+        """
+        kept = self.logged
+        todo = []
+        for item in (items := list(items)):
+            example = _as_logged(key(item))
+            if kept[example] > 0:
+                kept[example] -= 1
+            else:
+                todo.append(item)
+        if self.attempt > 1 or len(todo) < len(items):
+            self._session.log.info(
+                "Attempt %d: %d kept, %d to run.", self.attempt, len(items) - len(todo), len(todo)
+            )
+        return todo
+
     # -- waiting -------------------------------------------------------------------
 
     def flush(self, timeout: float | None = 30.0) -> bool:
@@ -150,7 +240,7 @@ class EvalRun:
 
         Under ``on_error="raise"`` raises ``UploadFailedError`` for what failed for good.
         """
-        flushed = self._session.drain(timeout)
+        flushed = self._session.flush(timeout)
         self.raise_failures()
         return flushed
 
@@ -197,6 +287,45 @@ class EvalRun:
 
     # -- for the entrypoint -------------------------------------------------------------
 
+    @property
+    def flow_run_id(self) -> UUID | None:
+        """The flow run that this belongs to; None for a run that goes nowhere."""
+        return None if isinstance(self._own, Untracked) else self._own.flow_run.id
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process is the one that the eval runs in; a fork of it is not."""
+        return self._pid == os.getpid() and not self._is_guest
+
     def end(self) -> None:
-        """Take nothing more."""
+        """Take nothing more. Says so if an attempt seems to have run everything again."""
+        if not self.is_here:
+            return
+        if not self._ended and self._before and not self._asked:
+            now = self._session.rollouts()
+            again = sum(now[example] - count for example, count in self._before.items())
+            if again:
+                self._session.log.warning(
+                    "Attempt %d logged %d more episode(s) of examples that an earlier attempt had"
+                    " logged already; all of them count. To run only what is missing, loop over"
+                    " run.remaining(tasks, key=...).",
+                    self.attempt,
+                    again,
+                )
         self._ended = True
+
+
+def _as_logged(example: Any) -> Any:
+    """An example's id as it reads in a record: a UUID is text there."""
+    if example is None or isinstance(example, int | str):
+        return example
+    return encoding.decode(encoding.encode({"id": example}))["id"]
+
+
+def _guest_run(ticket: Ticket) -> EvalRun:
+    owner = _owners.get((os.getpid(), ticket.run_folder))
+    return EvalRun(guests.join(ticket), ticket) if owner is None else owner
+
+
+def _untracked_run(plan: EvalPlan, attempt: int) -> EvalRun:
+    return EvalRun(Untracked(plan, get_logger("prefect_prime"), attempt))

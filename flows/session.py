@@ -1,76 +1,97 @@
-"""One flow run's evaluation in this process: what is opened, sent and closed for it.
+"""One flow run's evaluation, owned by this process: opened, fed and closed.
 
 A session lives from the first attempt of its flow run to the state hook that closes the
-evaluation; the attempts between share it. The platform's trouble stays in here: under
-``on_error="warn"`` nothing of it reaches the eval.
+evaluation; attempts in between share it. Another process goes on from the ledger: the next
+attempt, a hook that runs elsewhere, ``reconcile``. The lease on the spool says who owns it.
+
+The platform's trouble stays in here: under ``on_error="warn"`` nothing of it reaches the eval.
 """
 
-import contextlib
-import shutil
-from collections.abc import Mapping
+import functools
+import os
+import threading
+import time
 from contextvars import copy_context
-from dataclasses import asdict, replace
-from logging import Logger, LoggerAdapter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
-from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 
 from prefect_prime.credentials import Credentials
-from prefect_prime.endings import Ending
+from prefect_prime.endings import CLOSED, Ending
 from prefect_prime.errors import EnvironmentResolutionError, is_refusal
 from prefect_prime.flows.options import EvalPlan
+from prefect_prime.flows.recording import Log, Recording
 from prefect_prime.flows.result import EvalResult
+from prefect_prime.flows.server import tag_flow_run, whereabouts
 from prefect_prime.flows.uploader import Uplink, Uploader
-from prefect_prime.metrics import merge, overlay
-from prefect_prime.records import KINDS
 from prefect_prime.settings import Settings
-from prefect_prime.spool import SINKS, Spool
+from prefect_prime.spool import Spool, store
+from prefect_prime.spool.intake import GuestIntake
 from prefect_prime.tasks import (
     EvaluationSpec,
     OpenedEvaluation,
     close_evaluation,
     open_evaluation,
+    recorded_status,
 )
 
+#: Seconds between two looks at guests that are still logging.
+_GUEST_POLL = 0.1
 #: Seconds that an upload under way is given when everything else is over.
 _LAST_REQUEST = 5.0
 
-Log = Logger | LoggerAdapter[Any]
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a guest needs to know of an evaluation; no credential, but maybe a block's name."""
+
+    run_folder: Path
+    store_id: str
+    flow_run: FlowRun
+    plan: EvalPlan
+    evaluation: OpenedEvaluation | None
 
 
-class Session:
-    """An evaluation that this process owns. ``evaluation`` is None while it is offline."""
+class Session(Recording):
+    """An evaluation that this process owns. ``evaluation`` is None while it is offline.
+
+    Raises ``SpoolError`` where the folder cannot be used, or another process holds its lease.
+    """
 
     def __init__(
         self,
-        flow_run: FlowRun,
-        plan: EvalPlan,
+        folder: Path,
         settings: Settings,
         credentials: Credentials | None,
         log: Log,
+        *,
+        patience: float = 0.0,
     ) -> None:
-        self.flow_run = flow_run
-        self.plan = plan
-        self.log = log
-        self.evaluation: OpenedEvaluation | None = None
+        self.pid = os.getpid()
         self.uploader: Uploader | None = None
         self.result: EvalResult | None = None
         self.drain_timeout = settings.drain_timeout
+        self.flow_run: FlowRun
+        self.plan: EvalPlan
         self._settings = settings
+        self._credentials = credentials
         self._context = copy_context()
         skipped = settings.traces_opt_out
         if credentials is not None and (reason := credentials.traces_skipped_reason) is not None:
             log.warning("%s", reason[0].upper() + reason[1:])
             skipped = True
-        self.spool = Spool(
-            spool_folder(settings, flow_run.id),
+        spool = Spool(
+            folder,
             sinks=settings.sinks,
             traces=not skipped,
             segment_bytes=settings.segment_bytes,
+            fsync=settings.spool_fsync,
+            patience=patience,
         )
+        super().__init__(spool, log)
+        self._guests = GuestIntake(self.spool, self.update_summary, log)
         # One attempt: the tasks try again, and the uploader waits outages out.
         self._platform = None if credentials is None else credentials.get_client(attempts=1)
         self._traces = None if credentials is None or skipped else credentials.get_traces_client()
@@ -80,66 +101,118 @@ class Session:
         """Which attempt of the flow run this is, from 1."""
         return self.flow_run.run_count or 1
 
+    def ticket(self) -> Ticket:
+        """What makes another process a guest."""
+        return Ticket(
+            self.spool.folder.parent,
+            store.store_id(self._settings.spool_dir),
+            self.flow_run,
+            self.plan.without_secret(),
+            self.evaluation,
+        )
+
     # -- opening -------------------------------------------------------------------
 
     def begin(self, flow_run: FlowRun, plan: EvalPlan, log: Log) -> None:
         """Begin an attempt: open the evaluation, or go on with the one that is open."""
+        origin = None if self._credentials is None else self._credentials.origin
+        earlier = self.facts.plan()
+        if earlier is not None and earlier.hosted:  # claimed by an earlier attempt
+            plan = plan.attached_to(earlier.evaluation_id or "", hosted=True)
+        self.facts.save_plan(plan, origin=origin)
+        self.facts.decide_anew()
+        self.spool.ledger.retry_refused()
+        self.go_on(flow_run, plan, log)
+
+    def go_on(self, flow_run: FlowRun, plan: EvalPlan, log: Log) -> None:
+        """Take the evaluation over for a flow run, and send what there is to send."""
         self.flow_run, self.plan, self.log = flow_run, plan, log
         self._context = copy_context()
         if self._platform is None:
             return
-        if self.evaluation is None:
-            self._open()
-        if self.evaluation is None:
-            return
-        if self.uploader is None:
-            self.uploader = Uploader(
-                self.spool,
-                Uplink(self.evaluation.id, self._platform, self._traces, self._provenance()),
-                log,
-                workers=self._settings.uploads_in_flight,
-                segment_age=self._settings.segment_age,
-            )
-            self.spool.on_sealed = self.uploader.wake
-        self.uploader.start()
-
-    def _open(self) -> None:
-        known = self.spool.ledger.fact("evaluation")
         try:
-            if known is not None:
-                self.evaluation = OpenedEvaluation(**known)
-            else:
-                self.evaluation = self._run(open_evaluation, self._platform, self._spec())
-                self.spool.ledger.set_fact("evaluation", vars(self.evaluation))
-                self._tag(self.evaluation.id)
+            self._open()
         except EnvironmentResolutionError:
             raise  # a wrong name will not mend itself, and no GPU hour is spent yet
         except Exception as error:
-            if self.plan.on_error == "raise":
+            if plan.on_error == "raise":
                 raise
-            self.log.warning(
-                "The evaluation could not be opened (%s: %s). The eval runs on; its records stay"
-                " in the spool %s.%s",
-                type(error).__name__,
-                error,
-                self.spool.folder,
-                " Check the API key and the team." if is_refusal(error) else "",
-            )
-        else:
-            self.log.info("Evaluation %s: %s", self.evaluation.name, self.evaluation.url)
+            self._stay_offline(error)
+        if self.evaluation is not None:
+            self._start_sending(self.evaluation)
+
+    def _open(self) -> None:
+        if self.uploader is not None:
+            self.facts.set_sure()
+            return  # opened by this process, at an earlier attempt
+        if self.plan.evaluation_id is not None:
+            self.facts.opened(self._attached(self.plan.evaluation_id))
+        if self.facts.unsure and self._is_closed():
+            with self.spool.ledger.transaction():
+                self.facts.next_generation()
+                self.spool.send_again()
+        self.facts.set_sure()
+        if self.evaluation is None:
+            opened = self._run(open_evaluation, self._platform, self._spec(), self._tag, self.facts)
+            self.facts.opened(opened)
+            tag_flow_run(self.flow_run.id, opened.id)
+        if (evaluation := self.evaluation) is not None:
+            self.log.info("Evaluation %s: %s", evaluation.name, evaluation.url)
+
+    def _attached(self, evaluation_id: str) -> OpenedEvaluation:
+        url = self._platform.viewer_url({"id": evaluation_id}) if self._platform else ""
+        return OpenedEvaluation(evaluation_id, self.plan.spec.name, url)
+
+    def _is_closed(self) -> bool:
+        """Whether the evaluation of the ledger is over, by our own doing or another's.
+
+        One that is whole, and whose entrypoint is not called again, is the one to stay with.
+        """
+        evaluation = self.facts.evaluation
+        if self.plan.evaluation_id or evaluation is None or self._platform is None:
+            return False
+        status = self.facts.closed
+        if status is None:
+            status = recorded_status(self._platform.get_evaluation(evaluation.id))
+        whole = self.facts.returned and not self.has_losses()
+        return status in CLOSED and not (whole and status in {"COMPLETED", "PROCESSING"})
+
+    @property
+    def _tag(self) -> str:
+        """What tells this flow run's evaluations apart, on the platform."""
+        return f"prefect-flow-run:{self.flow_run.id}:{self.facts.generation}"
 
     def _spec(self) -> EvaluationSpec:
         """What the evaluation is opened with: the plan, and where it came from."""
         spec = self.plan.spec
-        tags = [*spec.tags, f"prefect-flow-run:{self.flow_run.id}:1"]
+        tags = [*spec.tags, self._tag]
+        if self.facts.predecessor is not None:
+            tags.append(f"retry-of:{self.facts.predecessor}")
         return replace(spec, tags=tags, metadata=self._metadata())
 
-    def _tag(self, evaluation_id: str) -> None:
-        with get_client(sync_client=True) as client:
-            tags = set(client.read_flow_run(self.flow_run.id).tags)
-            client.update_flow_run(
-                self.flow_run.id, tags=tags | {"prime", f"prime-eval:{evaluation_id}"}
+    def _stay_offline(self, error: Exception) -> None:
+        self.log.warning(
+            "The evaluation could not be opened (%s: %s). The eval runs on; its records stay in"
+            " %s, for reconcile to send.%s",
+            type(error).__name__,
+            error,
+            self.place,
+            " Check the API key and the team." if is_refusal(error) else "",
+        )
+
+    def _start_sending(self, evaluation: OpenedEvaluation) -> None:
+        if self.uploader is None and self._platform is not None:
+            self.uploader = Uploader(
+                self.spool,
+                Uplink(evaluation.id, self._platform, self._traces, self._provenance()),
+                self.log,
+                workers=self._settings.uploads_in_flight,
+                segment_age=self._settings.segment_age,
+                collect=self._guests.collect,
             )
+            self.spool.on_sealed = self.uploader.wake
+        if self.uploader is not None:
+            self.uploader.start()
 
     def _provenance(self) -> dict[str, str]:
         values = {
@@ -154,76 +227,38 @@ class Session:
         """Call a task as a task run of this flow run, from wherever this is called."""
         return self._context.copy().run(task, *arguments)
 
-    # -- sending ---------------------------------------------------------------------
+    # -- sending and closing -------------------------------------------------------------
+
+    def flush(self, timeout: float | None) -> bool:
+        """Send what is there, waiting at most ``timeout`` seconds; whether all is dealt with."""
+        self._guests.collect()
+        sealed = self.spool.seal()
+        return self.uploader is not None and self.uploader.drain(timeout) and sealed
 
     def drain(self, timeout: float | None) -> bool:
-        """Send what is there, waiting at most ``timeout`` seconds; whether all is dealt with."""
-        self.spool.seal()
-        return self.uploader is not None and self.uploader.drain(timeout)
+        """``flush``, and wait until the guests of this machine have gone as well."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (guests := self._guests.collect()) and (
+            deadline is None or time.monotonic() < deadline
+        ):
+            time.sleep(_GUEST_POLL)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return self.flush(left) and not guests
 
-    # -- what is logged ----------------------------------------------------------------
+    def end(self, ending: Ending, *, sent: bool, keep: bool = False) -> str | None:
+        """Close the evaluation as decided first, and give everything back; its status.
 
-    def add(self, record: object) -> None:
-        """Take one record in. Raises as ``Spool.add`` does."""
-        self.spool.add(record)
-
-    @property
-    def episodes(self) -> int:
-        """Episodes taken in, each once."""
-        return self.spool.count("episode")
-
-    @property
-    def records(self) -> int:
-        """Records of every kind taken in, each once."""
-        return sum(self.spool.count(kind) for kind in KINDS)
-
-    @property
-    def rejected(self) -> int:
-        """Records that were set aside."""
-        return self.spool.rejected
-
-    def update_summary(self, values: Mapping[str, Any]) -> None:
-        """Lay run-level metrics of the user's over the computed ones."""
-        ledger = self.spool.ledger
-        with ledger.transaction():
-            ledger.set_fact("user_summary", overlay(ledger.fact("user_summary", {}), values))
-
-    def metrics(self) -> dict[str, Any]:
-        """The metrics as the dashboard reads them: computed, then what the user gave."""
-        return merge(self.spool.summary(), self.spool.ledger.fact("user_summary", {}))
-
-    @property
-    def errors(self) -> list[str]:
-        """What could not be uploaded for good, a line each."""
-        return [] if self.uploader is None else list(self.uploader.errors)
-
-    @property
-    def place(self) -> str:
-        """Where records are that are not on the platform."""
-        return f"the spool {self.spool.folder}"
-
-    def losses(self) -> dict[str, dict[str, int]]:
-        """By sink: records that were not stored, and those that still wait."""
-        tallies = {sink: self.spool.ledger.tally(sink) for sink in SINKS}
-        return {
-            sink: {
-                "failed": tally.failed,
-                "pending": tally.pending + self.spool.unsealed(sink),
-            }
-            for sink, tally in tallies.items()
-        }
-
-    # -- closing ----------------------------------------------------------------------
-
-    def end(self, ending: Ending, *, sent: bool) -> None:
-        """Close the evaluation and give everything back.
-
-        What is COMPLETED is whole: while records still wait, the evaluation stays open.
+        What is COMPLETED is whole: while records still wait, the evaluation stays open. None
+        where it is not closed, or not ours to close. ``keep``: the flow run may be run again,
+        and is to find in the spool that nothing is left to do.
         """
-        self.spool.ledger.set_fact("ending", asdict(ending))
+        ending = self.facts.want(ending)
         status = None
         if self.evaluation is None:
-            self.log.warning("The eval's records stay in %s.", self.place)
+            if self.records:
+                self.log.warning("The eval's records stay in %s.", self.place)
+        elif self.plan.evaluation_id and not (self.plan.hosted and ending.status == "COMPLETED"):
+            self.log.info("Evaluation %s is left to whoever opened it.", self.evaluation.name)
         elif ending.status == "COMPLETED" and not sent:
             self.log.warning(
                 "Evaluation %s stays open: not everything has arrived, the rest is in %s.",
@@ -232,9 +267,10 @@ class Session:
             )
         else:
             status = self._close(ending, self.evaluation)
-            if self.result is not None:
-                self.result.status = status
-        self._give_back(remove=status in {"COMPLETED", "PROCESSING"} and not self._losses_at_all())
+        if self.result is not None and status is not None:
+            self.result.status = status
+        self.give_back(remove=self._is_over(status) and not keep)
+        return status
 
     def _close(self, ending: Ending, evaluation: OpenedEvaluation) -> str:
         written = {"traces_episodes_written": self.spool.ledger.episodes_written()}
@@ -243,45 +279,40 @@ class Session:
             self._platform,
             evaluation.id,
             ending,
-            self._metadata(),
+            {} if self.plan.hosted else self._metadata(),
             {**self.metrics(), "prime_runs": written},
         )
+        self.facts.set_closed(status)
         self.log.info("Evaluation %s is %s: %s", evaluation.name, status, evaluation.url)
         return status
 
     def _metadata(self) -> dict[str, Any]:
-        deployment = self.flow_run.deployment_id
-        return {
-            **self.plan.spec.metadata,
-            "prefect": {
-                "flow_run_id": str(self.flow_run.id),
-                "flow_run_name": self.flow_run.name,
-                "deployment_id": None if deployment is None else str(deployment),
-                "attempt": self.attempt,
-                "losses": self.losses(),
-                "rejected": self.rejected,
-            },
-        }
+        known = {"losses": self.losses(), "rejected": self.rejected, "torn": self.spool.torn}
+        where = whereabouts(self.flow_run, store.store_id(self._settings.spool_dir))
+        return {**self.plan.spec.metadata, "prefect": {**where, **known}}
 
-    def _losses_at_all(self) -> bool:
-        return bool(self.rejected) or any(
-            count for losses in self.losses().values() for count in losses.values()
-        )
+    def _is_over(self, status: str | None) -> bool:
+        """Whether nothing of the spool is of use to anybody any more."""
+        if status is None and self.records and not self.plan.evaluation_id:
+            return False
+        if status not in {None, "COMPLETED", "PROCESSING"}:
+            return False  # a retry takes it over into the next evaluation
+        return not self.rejected and not self.has_losses()
 
-    def _give_back(self, *, remove: bool) -> None:
-        if self.uploader is not None and not self.uploader.stop(_LAST_REQUEST):
-            return  # an upload is still under way; it needs all of this, and ends with us
-        self.spool.close()
+    def give_back(self, *, remove: bool = False, patience: float | None = _LAST_REQUEST) -> None:
+        """Stop sending and release the spool. ``remove``: nothing of it is needed any more."""
+        if self.last is not None:
+            return
+        if self.uploader is not None and not self.uploader.stop(patience):
+            # An upload that is still under way needs all of this.
+            later = functools.partial(self.give_back, patience=None)
+            threading.Thread(target=later, name="prime-last-upload", daemon=True).start()
+            return
+        self._guests.close()
+        self.close()
         if self._platform is not None:
             self._platform.close()
         if self._traces is not None:
             self._traces.close()
         if remove:
-            shutil.rmtree(self.spool.folder, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                self.spool.folder.parent.rmdir()
-
-
-def spool_folder(settings: Settings, flow_run_id: UUID) -> Path:
-    """Where a flow run's records lie; the folder below it belongs to the run's owner."""
-    return settings.spool_dir / str(flow_run_id) / "owner"
+            store.remove(self.spool.folder)

@@ -4,6 +4,7 @@ The eval does what it always does and gets its metrics; nothing is written or se
 """
 
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from logging import Logger, LoggerAdapter
 from typing import Any
@@ -45,6 +46,10 @@ class Untracked:
             except Exception as error:  # noqa: BLE001 - as in the spool: a score that cannot be read costs its part of a mean
                 self.log.warning("A record does not count in the metrics: %s", error)
 
+    def rollouts(self) -> Counter[Any]:
+        """Nothing is kept from one attempt to the next."""
+        return Counter()
+
     def update_summary(self, values: Mapping[str, Any]) -> None:
         """Lay run-level metrics of the user's over the computed ones."""
         with self._lock:
@@ -59,6 +64,8 @@ class Untracked:
         """Nothing is lost that was never to be sent."""
         return {sink: {"failed": 0, "pending": 0} for sink in SINKS}
 
-    def drain(self, timeout: float | None) -> bool:  # noqa: ARG002 - the Session's signature
+    def flush(self, timeout: float | None) -> bool:  # noqa: ARG002 - the Session's signature
         """There is nothing to send."""
         return True
+
+    drain = flush

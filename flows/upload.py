@@ -24,7 +24,7 @@ from prefect.logging import get_run_logger
 from prefect_prime.config_source import read_config
 from prefect_prime.environments import EnvironmentRef
 from prefect_prime.errors import ConfigurationError, PrefectPrimeError, UploadFailedError
-from prefect_prime.flows.attempt import load_credentials
+from prefect_prime.flows.credentials import load_credentials
 from prefect_prime.flows.decorator import EvalFlow
 from prefect_prime.flows.options import EvalOptions, EvalPlan
 from prefect_prime.flows.result import EvalResult

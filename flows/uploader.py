@@ -8,9 +8,10 @@ known. A transient failure leaves its segment where it is and holds the sink bac
 each time; then one segment probes at a time. Nothing is given up for being late.
 """
 
+import sqlite3
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from logging import Logger, LoggerAdapter
@@ -18,10 +19,10 @@ from typing import Any
 
 from prime_traces import LineFormat, TracesClient
 
-from prefect_prime.errors import is_ambiguous, is_refusal, is_transient
+from prefect_prime.errors import is_refusal, is_transient
 from prefect_prime.platform_client import PlatformClient
-from prefect_prime.spool import SINKS, Delivery, Sink, Spool
-from prefect_prime.spool.requests import content_digest, plan_samples
+from prefect_prime.spool import SINKS, Delivery, Ledger, Sink, Spool
+from prefect_prime.spool.requests import SamplesRequest, content_digest, plan_samples
 from prefect_prime.tasks import SamplesUpload, TracesUpload, upload_samples, upload_traces
 
 #: Seconds that a sink is left alone after its first failure; doubled with each further one.
@@ -52,6 +53,31 @@ class _Lane:
     reached: bool = False
 
 
+class _Journal:
+    """How far the samples of one segment are, kept in the ledger."""
+
+    def __init__(self, ledger: Ledger, segment: int, requests: Sequence[SamplesRequest]) -> None:
+        self._ledger = ledger
+        self._segment = segment
+        self._requests = requests
+
+    def begin(self, request: int) -> None:
+        self._ledger.begin(self._segment, "samples", request)
+
+    def stored(self, requests: int) -> None:
+        answered = self._requests[:requests]
+        self._ledger.progress(
+            self._segment,
+            "samples",
+            requests=requests,
+            rows=sum(request.rows for request in answered),
+            stored=sum(request.records for request in answered),
+        )
+
+    def rows_before(self) -> int:
+        return self._ledger.rows("samples")
+
+
 class Uploader:
     """Sends what the spool has closed. ``start`` it inside the flow run's context."""
 
@@ -63,11 +89,13 @@ class Uploader:
         *,
         workers: int,
         segment_age: float,
+        collect: Callable[[], object],
     ) -> None:
         self._spool = spool
         self._uplink = uplink
         self._logger = logger
         self._segment_age = segment_age
+        self._collect = collect
         self._changed = threading.Condition()
         self._stopping = False
         self._in_flight: set[tuple[int, Sink]] = set()
@@ -77,8 +105,6 @@ class Uploader:
             threading.Thread(target=self._work, name=f"prime-upload-{number}", daemon=True)
             for number in range(workers)
         ]
-        #: What went wrong for good, a line each.
-        self.errors: list[str] = []
 
     # -- for the run -------------------------------------------------------------
 
@@ -88,6 +114,7 @@ class Uploader:
         if not any(thread.ident for thread in self._threads):
             for thread in self._threads:
                 thread.start()
+        self.wake()
 
     def wake(self) -> None:
         """There may be something new to send."""
@@ -101,7 +128,7 @@ class Uploader:
         with self._changed:
             return self._changed.wait_for(self._idle, timeout)
 
-    def stop(self, timeout: float) -> bool:
+    def stop(self, timeout: float | None) -> bool:
         """Take nothing new; whether what was under way ended within ``timeout`` seconds."""
         with self._changed:
             self._stopping = True
@@ -119,8 +146,8 @@ class Uploader:
         while (delivery := self._take()) is not None:
             try:
                 self._deliver(delivery)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the eval goes on and the loss is counted
-                self._give_up(delivery, error)
+            except Exception as error:  # noqa: BLE001 - the ledger's own trouble: the eval goes on, and this again
+                self._hold_back(delivery.sink, error)
             finally:
                 with self._changed:
                     self._in_flight.discard((delivery.segment, delivery.sink))
@@ -142,8 +169,14 @@ class Uploader:
                 age = self._spool.oldest()
                 if age is None or age < self._segment_age:
                     self._changed.wait(self._pause(age, now))
-                    continue
-            self._spool.seal()
+                    collect = not self._stopping
+                else:
+                    collect = False
+            if collect:
+                self._collect()
+            elif not self._spool.seal():
+                with self._changed:
+                    self._changed.wait(_FIRST_PAUSE)
 
     def _next(self, sink: Sink, lane: _Lane, now: float) -> Delivery | None:
         slots = 1 if lane.failures else lane.slots
@@ -171,6 +204,8 @@ class Uploader:
         try:
             send = self._send_traces if delivery.sink == "traces" else self._send_samples
             acknowledged = send(delivery)
+        except sqlite3.Error:
+            raise  # not the sink's
         except Exception as error:  # noqa: BLE001 - judged, and what is not transient is counted as lost
             self._judge(delivery, error)
         else:
@@ -203,13 +238,6 @@ class Uploader:
         """Send to the samples."""
         evaluation_id = self._uplink.evaluation_id
         plan = plan_samples(self._spool, delivery)
-        whole = [request.records for request in plan.requests]
-
-        def on_stored(requests: int) -> None:
-            self._spool.ledger.progress(
-                delivery.segment, "samples", requests=requests, stored=sum(whole[:requests])
-            )
-
         data = self._spool.payload(delivery, evaluation_id)
         upload = SamplesUpload(
             _label(delivery),
@@ -217,7 +245,8 @@ class Uploader:
             plan.requests,
             content_digest(evaluation_id, "samples", data),
             sent=delivery.requests,
-            on_stored=on_stored,
+            doubted_at=delivery.changed_at if delivery.in_doubt else None,
+            journal=_Journal(self._spool.ledger, delivery.segment, plan.requests),
         )
         if plan.requests:
             self._context.copy().run(upload_samples, self._uplink.platform, upload)
@@ -229,7 +258,7 @@ class Uploader:
             delivery.segment,
             "samples",
             "acknowledged",
-            stored=sum(whole),
+            stored=sum(request.records for request in plan.requests),
             failed=len(plan.oversized),
             skipped=plan.without_row,
             detail=detail,
@@ -245,7 +274,7 @@ class Uploader:
                 delivery.segment, sink, "refused", stored=delivery.stored, detail=_describe(error)
             )
             self._report(sink, delivery.records, f"refused: {_describe(error)}")
-        elif is_transient(error) and (sink == "traces" or not is_ambiguous(error)):
+        elif is_transient(error):
             self._hold_back(sink, error)
         else:
             self._give_up(delivery, error)
@@ -263,9 +292,13 @@ class Uploader:
         self._report(delivery.sink, lost, _describe(error))
 
     def _report(self, sink: Sink, records: int, reason: str) -> None:
-        line = f"{records} record(s) were not stored by the {sink} sink: {reason}"
-        self.errors.append(line)
-        self._logger.error("%s. They stay in the spool %s.", line, self._spool.folder)
+        self._logger.error(
+            "%d record(s) were not stored by the %s sink: %s. They stay in the spool %s.",
+            records,
+            sink,
+            reason,
+            self._spool.folder,
+        )
 
     def _hold_back(self, sink: Sink, error: Exception) -> None:
         with self._changed:

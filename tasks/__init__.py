@@ -5,6 +5,7 @@ from prefect_prime.tasks.evaluations import (
     OpenedEvaluation,
     close_evaluation,
     open_evaluation,
+    recorded_status,
 )
 from prefect_prime.tasks.uploads import (
     SamplesUpload,
@@ -20,6 +21,7 @@ __all__ = [
     "TracesUpload",
     "close_evaluation",
     "open_evaluation",
+    "recorded_status",
     "upload_samples",
     "upload_traces",
 ]

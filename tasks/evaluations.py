@@ -8,11 +8,12 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
+from prefect_prime.creation import Intent, create_once
 from prefect_prime.endings import CLOSED, Ending
 from prefect_prime.environments import EnvironmentRef, resolve
-from prefect_prime.errors import APIError, mark_ambiguous
+from prefect_prime.errors import APIError
 from prefect_prime.platform_client import PlatformClient
-from prefect_prime.tasks.retrying import ONCE, REPEATABLE
+from prefect_prime.tasks.retrying import REPEATABLE
 
 #: What a platform answers that lets no producer set a status.
 _TAKES_NO_STATUS = frozenset({400, 404, 405, 422})
@@ -45,36 +46,34 @@ class OpenedEvaluation:
     name="open evaluation",
     task_run_name="open evaluation {spec.name}",
     cache_policy=NO_CACHE,
-    **ONCE,
+    **REPEATABLE,
 )
-def open_evaluation(client: PlatformClient, spec: EvaluationSpec) -> OpenedEvaluation:
-    """Resolve the environments and create the evaluation.
+def open_evaluation(
+    client: PlatformClient, spec: EvaluationSpec, tag: str, intent: Intent
+) -> OpenedEvaluation:
+    """Resolve the environments and create the evaluation that ``tag`` is for, once.
 
     Raises ``EnvironmentResolutionError`` for one that the hub does not know, else the
-    errors of ``PlatformClient``. Creating is not repeated where it may have happened.
+    errors of ``PlatformClient``.
     """
-    try:
-        environments = resolve(client, spec.environments)
-    except APIError as error:
-        raise mark_ambiguous(error, ambiguous=False) from None  # resolving may be repeated
-    created = client.create_evaluation(
-        name=spec.name,
-        environments=environments,
-        model_name=spec.model,
-        dataset=next((ref.dataset for ref in spec.environments if ref.dataset), None),
-        framework=spec.framework,
-        description=spec.description,
-        tags=list(spec.tags),
-        metadata=dict(spec.metadata) or None,
+    created = create_once(
+        client,
+        tag,
+        intent,
+        {
+            "name": spec.name,
+            "environments": resolve(client, spec.environments),
+            "model_name": spec.model,
+            "dataset": next((ref.dataset for ref in spec.environments if ref.dataset), None),
+            "framework": spec.framework,
+            "description": spec.description,
+            "tags": list(spec.tags),
+            "metadata": dict(spec.metadata) or None,
+        },
     )
-    evaluation_id = created.get("evaluation_id") or created.get("id")
-    if not evaluation_id:
-        raise APIError(f"the platform created {spec.name!r} but gave no evaluation_id")
-    return OpenedEvaluation(
-        str(evaluation_id),
-        str(created.get("name") or spec.name),
-        client.viewer_url(created),
-    )
+    evaluation_id = str(created.get("evaluation_id") or created.get("id"))
+    name = str(created.get("name") or spec.name)
+    return OpenedEvaluation(evaluation_id, name, client.viewer_url(created))
 
 
 @task(
@@ -92,15 +91,21 @@ def close_evaluation(
 ) -> str:
     """Close the evaluation once, however often this is called; returns its status then.
 
-    What is closed already stays as it is. ``metadata`` is laid over what the platform has,
-    because a ``PUT`` replaces it as a whole. Raises the errors of ``PlatformClient``.
+    What is closed already keeps its status; if it was taken for dead and has completed after
+    all, its metadata says so (``prime_runs.completed_later``). ``metadata`` is laid over what
+    the platform has, because a ``PUT`` replaces it as a whole; an empty one leaves it alone.
+    Raises the errors of ``PlatformClient``.
     """
     current = client.get_evaluation(evaluation_id)
-    if current.get("status") in CLOSED:
-        return str(current["status"])
     merged = {**(current.get("metadata") or {}), **metadata}
+    if (recorded := recorded_status(current)) in CLOSED:
+        if metadata and ending.status == "COMPLETED" and recorded in {"FAILED", "CANCELLED"}:
+            merged["prime_runs"] = {**(merged.get("prime_runs") or {}), "completed_later": True}
+            client.update_evaluation(evaluation_id, metadata=merged, metrics=metrics)
+        return recorded
     if ending.status == "COMPLETED":
-        client.update_evaluation(evaluation_id, metadata=merged, metrics=metrics)
+        changes = {"metadata": merged} if metadata else {}
+        client.update_evaluation(evaluation_id, metrics=metrics, **changes)
         try:
             client.finalize_evaluation(evaluation_id, metrics=metrics)
         except APIError as error:
@@ -119,6 +124,8 @@ def close_evaluation(
                 raise
     status = str(client.get_evaluation(evaluation_id).get("status"))
     if status not in CLOSED:
+        merged["prime_runs"] = {**(merged.get("prime_runs") or {}), "status_refused": True}
+        client.update_evaluation(evaluation_id, metadata=merged)
         get_run_logger().warning(
             "This platform takes no status from a producer: evaluation %s shows %s, and its"
             " metadata (prime_runs) says that it is %s.",
@@ -126,4 +133,13 @@ def close_evaluation(
             status,
             ending.status,
         )
+        return ending.status
     return status
+
+
+def recorded_status(evaluation: Mapping[str, Any]) -> str:
+    """An evaluation's status; where the platform took none from us, that of our record."""
+    record = (evaluation.get("metadata") or {}).get("prime_runs") or {}
+    if record.get("status_refused"):
+        return str(record.get("status"))
+    return str(evaluation.get("status"))

@@ -2,7 +2,8 @@
 
 Two more tries within a few seconds: what lasts longer is waited out elsewhere, because
 Prefect's retry sleep cannot be interrupted. A request that the service may have processed
-already is tried again only by a task that may repeat its effect.
+already is tried again too: each task here may repeat its effect, because that is addressed by
+its content, or read back before it is done again.
 """
 
 from typing import Any, TypedDict
@@ -11,7 +12,7 @@ from prefect import Task
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.logging import get_run_logger
 
-from prefect_prime.errors import is_ambiguous, is_transient
+from prefect_prime.errors import is_transient
 
 
 class RetryOptions(TypedDict):
@@ -30,28 +31,17 @@ def _error_of(state: State[Any]) -> BaseException | None:
     return result if isinstance(result, BaseException) else None
 
 
-def _verdict(state: State[Any], *, repeatable: bool) -> bool:
+def _transient(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
     error = _error_of(state)
-    again = error is not None and is_transient(error) and (repeatable or not is_ambiguous(error))
+    again = error is not None and is_transient(error)
     if not again:
         # Prefect logs nothing of a failure that a condition declined.
         get_run_logger().warning("Not tried again: %s: %s", type(error).__name__, error)
     return again
 
 
-def _any_transient(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
-    return _verdict(state, repeatable=True)
-
-
-def _only_unprocessed(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
-    return _verdict(state, repeatable=False)
-
-
-#: For an effect that may be repeated: content-addressed, or read back before it is done.
 REPEATABLE: RetryOptions = {
     "retries": 2,
     "retry_delay_seconds": [0.5, 2.0],
-    "retry_condition_fn": _any_transient,
+    "retry_condition_fn": _transient,
 }
-#: For an effect that must not happen twice: only a request that was surely not processed.
-ONCE: RetryOptions = {**REPEATABLE, "retry_condition_fn": _only_unprocessed}

@@ -5,9 +5,10 @@ ledger has it, the next one finds the receipt instead of sending again. They tak
 send as plain objects, which Prefect neither copies nor looks into.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from prefect import task
 from prefect.client.schemas.objects import State
@@ -15,10 +16,12 @@ from prefect.context import TaskRunContext
 from prefect.states import Completed
 from prime_traces import ErrorCode, LineFormat, TracesClient
 
-from prefect_prime.errors import APIError, detached
+from prefect_prime import creation
+from prefect_prime.errors import APIError, detached, is_ambiguous
 from prefect_prime.platform_client import PlatformClient
+from prefect_prime.readback import missing_rows
 from prefect_prime.spool.requests import SamplesRequest
-from prefect_prime.tasks.retrying import ONCE, REPEATABLE
+from prefect_prime.tasks.retrying import REPEATABLE
 
 
 class TracesUpload:
@@ -45,11 +48,25 @@ class TracesUpload:
         self.first = first
 
 
+class SamplesJournal(Protocol):
+    """Where the progress of one segment's requests is kept; they are counted from 1."""
+
+    def begin(self, request: int) -> None:
+        """It is about to be sent."""
+
+    def stored(self, requests: int) -> None:
+        """So many are stored, and no further one."""
+
+    def rows_before(self) -> int:
+        """How many rows of the evaluation were stored before the next request."""
+
+
 class SamplesUpload:
     """One segment as sample requests; ``sent`` of them are stored already.
 
-    ``on_stored`` is told after each one, so that a retry, here or in another process, goes
-    on behind it.
+    With ``doubted_at``, the next one may be: the Unix time at which it was begun. The
+    ``journal`` is told of each one, so that a retry, here or in another process, goes on
+    behind it.
     """
 
     def __init__(
@@ -60,14 +77,16 @@ class SamplesUpload:
         cache_key: str,
         *,
         sent: int,
-        on_stored: Callable[[int], None],
+        doubted_at: float | None,
+        journal: SamplesJournal,
     ) -> None:
         self.label = label
         self.evaluation_id = evaluation_id
         self.requests = requests
         self.cache_key = cache_key
         self.sent = sent
-        self.on_stored = on_stored
+        self.doubted_at = doubted_at
+        self.journal = journal
 
 
 def _content(_context: TaskRunContext, parameters: dict[str, Any]) -> str:
@@ -116,16 +135,32 @@ def upload_traces(client: TracesClient, upload: TracesUpload) -> str | State[Non
     cache_key_fn=_content,
     persist_result=True,
     result_serializer="json",
-    **ONCE,
+    **REPEATABLE,
 )
 def upload_samples(client: PlatformClient, upload: SamplesUpload) -> int:
     """Append one segment's rows to the evaluation; returns the number of requests.
 
-    The platform appends whatever it gets, so a request that may have been processed is not
-    repeated. Raises the errors of ``PlatformClient.push_samples``.
+    The platform appends whatever it gets, so a request that may have been processed is read
+    back, and only what is missing is sent. Raises the errors of ``PlatformClient``.
     """
+    journal = upload.journal
     for position, request in enumerate(upload.requests[upload.sent :], start=upload.sent + 1):
-        client.push_samples(upload.evaluation_id, request.body)
-        upload.sent = position
-        upload.on_stored(position)
+        body: bytes | None = request.body
+        if upload.doubted_at is not None:
+            creation.settle(upload.doubted_at)
+            known = journal.rows_before()
+            body = missing_rows(client, upload.evaluation_id, request.body, known=known)
+        if body is not None:
+            journal.begin(position)
+            try:
+                client.push_samples(upload.evaluation_id, body)
+            except APIError as error:
+                if is_ambiguous(error) or body is not request.body:
+                    upload.doubted_at = time.time()
+                else:
+                    upload.doubted_at = None
+                    journal.stored(position - 1)
+                raise
+        upload.sent, upload.doubted_at = position, None
+        journal.stored(position)
     return len(upload.requests)

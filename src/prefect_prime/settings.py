@@ -52,6 +52,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "segment_age": ("PREFECT_PRIME_SEGMENT_AGE",),
         "uploads_in_flight": ("PREFECT_PRIME_UPLOADS_IN_FLIGHT",),
         "drain_timeout": ("PREFECT_PRIME_DRAIN_TIMEOUT",),
+        "spool_fsync": ("PREFECT_PRIME_SPOOL_FSYNC",),
     }
 )
 #: Fields that ``~/.prime/config.json`` may hold, under the same names.
@@ -133,6 +134,8 @@ class Settings(BaseSettings):
     segment_age: Annotated[float, Field(gt=0, le=_DAY, allow_inf_nan=False)] = 10.0
     #: Upload tasks at the same time.
     uploads_in_flight: Annotated[int, Field(gt=0, le=64)] = 4
+    #: Whether each record is forced to the disk: it then survives the machine's death too.
+    spool_fsync: Annotated[bool, BeforeValidator(_lower)] = False
     #: Seconds that the flow's end waits for its uploads.
     drain_timeout: Annotated[float, Field(ge=0, le=_DAY, allow_inf_nan=False)] = 300.0
 

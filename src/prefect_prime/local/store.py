@@ -169,10 +169,14 @@ class Store:
             self._path, isolation_level=None, check_same_thread=False, timeout=30
         )
         connection.row_factory = sqlite3.Row
-        connection.execute("PRAGMA journal_mode = WAL")
-        # A power cut may lose the last commits, a crash of the process none: enough here.
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            # A power cut may lose the last commits, a crash of the process none: enough here.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _migrate(self) -> None:

@@ -8,14 +8,17 @@ One connection, guarded by one lock: every statement is short, and SQLite allows
 writer anyway. WAL, so that another process may read while the owner writes.
 """
 
+import ctypes
+import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakSet
 
 import orjson
 
@@ -39,7 +42,8 @@ CREATE TABLE IF NOT EXISTS segments (
 );
 CREATE TABLE IF NOT EXISTS deliveries (
     segment INTEGER NOT NULL, sink TEXT NOT NULL, state TEXT NOT NULL,
-    requests INTEGER NOT NULL DEFAULT 0, stored INTEGER NOT NULL DEFAULT 0,
+    begun INTEGER NOT NULL DEFAULT 0, requests INTEGER NOT NULL DEFAULT 0,
+    rows INTEGER NOT NULL DEFAULT 0, stored INTEGER NOT NULL DEFAULT 0,
     failed INTEGER NOT NULL DEFAULT 0, skipped INTEGER NOT NULL DEFAULT 0,
     detail TEXT, changed_at REAL NOT NULL,
     PRIMARY KEY (segment, sink)
@@ -75,7 +79,8 @@ class RecordEntry:
 class Delivery:
     """One closed segment on its way to one sink.
 
-    ``requests`` of it are answered already, and with them ``stored`` of its ``records``.
+    ``requests`` of it are answered already, and with them ``stored`` of its ``records``. One
+    more may be ``begun``: whether the service has it is not known.
     """
 
     segment: int
@@ -85,6 +90,13 @@ class Delivery:
     bytes: int
     requests: int = 0
     stored: int = 0
+    begun: int = 0
+    changed_at: float = 0.0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the answer to a request was lost, with its connection or its sender."""
+        return self.begun > self.requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +109,47 @@ class Tally:
     pending: int = 0
 
 
-class Ledger:
-    """The open ledger of one spool folder. Raises ``sqlite3.Error`` where the disk does."""
+_open_ledgers: "WeakSet[Ledger]" = WeakSet()
 
-    def __init__(self, path: Path) -> None:
+
+def _keep_in_child() -> None:
+    """After a fork, keep the child from ever closing its copies of the parent's connections.
+
+    Closing one may delete the log that the parent still writes, and SQLite knows no way to let
+    one go unclosed.
+    """
+    for ledger in _open_ledgers:
+        ledger.leak()
+
+
+os.register_at_fork(after_in_child=_keep_in_child)
+
+
+class Ledger:
+    """The open ledger of one spool folder. Raises ``sqlite3.Error`` where the disk does; to open
+    it, ``OSError`` too.
+    """
+
+    def __init__(self, path: Path, *, fsync: bool = False) -> None:
         self._lock = threading.RLock()
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # its logs follow it
         self._connection = sqlite3.connect(
             path, check_same_thread=False, isolation_level=None, timeout=30.0
         )
         self._connection.execute("PRAGMA journal_mode=WAL")
         # Segments are written without fsync too: both survive the death of the process.
-        self._connection.execute("PRAGMA synchronous=NORMAL")
+        self._connection.execute(f"PRAGMA synchronous={'FULL' if fsync else 'NORMAL'}")
         self._connection.executescript(_SCHEMA)
+        _open_ledgers.add(self)
 
     def close(self) -> None:
         """Close the file. The ledger cannot be used afterwards."""
         with self._lock:
             self._connection.close()
+
+    def leak(self) -> None:
+        """Make the connection outlive every reference to it, unclosed."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -125,10 +161,11 @@ class Ledger:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # a full disk may have ended it already
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
 
     def _rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -227,20 +264,33 @@ class Ledger:
     def pending(self, sink: Sink, limit: int) -> list[Delivery]:
         """The oldest segments that still have to go to a sink."""
         sql = (
-            "SELECT number, kind, sink, records, bytes, requests, stored"
+            "SELECT number, kind, sink, records, bytes, requests, stored, begun, changed_at"
             " FROM deliveries JOIN segments ON number = segment"
             " WHERE state = 'pending' AND sink = ? ORDER BY segment LIMIT ?"
         )
         return [Delivery(*row) for row in self._rows(sql, (sink, limit))]
 
-    def progress(self, segment: int, sink: Sink, *, requests: int, stored: int) -> None:
-        """Note that part of a delivery is stored, so that nothing sends it twice."""
+    def begin(self, segment: int, sink: Sink, request: int) -> None:
+        """Note that a request, counted from 1, is about to be sent."""
         with self.transaction():
             self._connection.execute(
-                "UPDATE deliveries SET requests = ?, stored = ?, changed_at = ?"
-                " WHERE segment = ? AND sink = ?",
-                (requests, stored, time.time(), segment, sink),
+                "UPDATE deliveries SET begun = ?, changed_at = ? WHERE segment = ? AND sink = ?",
+                (request, time.time(), segment, sink),
             )
+
+    def progress(self, segment: int, sink: Sink, *, requests: int, rows: int, stored: int) -> None:
+        """Note that so many requests are answered, and no further one was processed."""
+        with self.transaction():
+            self._connection.execute(
+                "UPDATE deliveries SET begun = ?, requests = ?, rows = ?, stored = ?,"
+                " changed_at = ? WHERE segment = ? AND sink = ?",
+                (requests, requests, rows, stored, time.time(), segment, sink),
+            )
+
+    def rows(self, sink: Sink) -> int:
+        """How many rows the evaluation surely got from here."""
+        sql = "SELECT coalesce(sum(rows), 0) FROM deliveries WHERE sink = ?"
+        return int(self._rows(sql, (sink,))[0][0])
 
     def settle(
         self,
@@ -299,6 +349,53 @@ class Ledger:
             " WHERE sink = 'traces' AND state = 'acknowledged' AND kind = 'episode'"
         )
         return int(self._rows(sql)[0][0])
+
+    def reopen(self, states: Callable[[Kind, Sink], DeliveryState]) -> None:
+        """Everything is to be sent once more: into another evaluation."""
+        now = time.time()
+        with self.transaction():
+            for number, kind, count in self._rows("SELECT number, kind, records FROM segments"):
+                for sink in SINKS:
+                    state = states(kind, sink)
+                    self._connection.execute(
+                        "UPDATE deliveries SET state = ?, begun = 0, requests = 0, rows = 0,"
+                        " stored = 0, failed = 0, skipped = ?, detail = NULL, changed_at = ?"
+                        " WHERE segment = ? AND sink = ?",
+                        (state, count if state == "skipped" else 0, now, number, sink),
+                    )
+
+    def examples(self) -> dict[str, int]:
+        """By example, as JSON: how many rollouts of it the closed segments hold."""
+        sql = "SELECT example, max(rollout) FROM records WHERE example IS NOT NULL GROUP BY example"
+        return dict(self._rows(sql))
+
+    def failures(self) -> list[tuple[Sink, int, str]]:
+        """What sinks did not store for good, the oldest first: sink, records, cause."""
+        sql = (
+            "SELECT sink, CASE state WHEN 'refused' THEN records - stored ELSE failed END,"
+            " CASE state WHEN 'refused' THEN 'refused: ' ELSE '' END || coalesce(detail, '')"
+            " FROM deliveries JOIN segments ON number = segment"
+            " WHERE state = 'refused' OR failed > 0 ORDER BY changed_at, segment"
+        )
+        return [(sink, records, cause) for sink, records, cause in self._rows(sql)]
+
+    def unfinished(self) -> bool:
+        """Whether there are records that may still be sent: pending, or refused so far."""
+        sql = "SELECT 1 FROM deliveries WHERE state IN ('pending', 'refused') LIMIT 1"
+        return bool(self._rows(sql))
+
+    def retry_refused(self) -> None:
+        """New credentials may do: what was refused is to be sent once more."""
+        with self.transaction():
+            self._connection.execute(
+                "UPDATE deliveries SET state = 'pending', detail = NULL, changed_at = ?"
+                " WHERE state = 'refused'",
+                (time.time(),),
+            )
+
+    def last_change(self) -> float:
+        """Unix time of the last thing that happened to a delivery; 0 where none has."""
+        return float(self._rows("SELECT coalesce(max(changed_at), 0) FROM deliveries")[0][0])
 
     # -- rejections --------------------------------------------------------------
 

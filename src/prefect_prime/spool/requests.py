@@ -19,10 +19,11 @@ _HEAD, _TAIL = b'{"samples":[', b"]}"
 
 @dataclass(frozen=True, slots=True)
 class SamplesRequest:
-    """One request body, and how many records are whole once it is stored."""
+    """One request body, its rows, and how many records are whole once it is stored."""
 
     body: bytes
     records: int
+    rows: int
 
 
 @dataclass(slots=True)
@@ -48,13 +49,13 @@ def plan_samples(spool: Spool, delivery: Delivery, limit: int = MAX_REQUEST_BYTE
     """
     plan = SamplesPlan()
     body = bytearray(_HEAD)
-    whole = 0
+    whole = rows = 0
 
     def close() -> None:
-        nonlocal body, whole
-        if len(body) > len(_HEAD):
-            plan.requests.append(SamplesRequest(bytes(body) + _TAIL, whole))
-        body, whole = bytearray(_HEAD), 0
+        nonlocal body, whole, rows
+        if rows:
+            plan.requests.append(SamplesRequest(bytes(body) + _TAIL, whole, rows))
+        body, whole, rows = bytearray(_HEAD), 0, 0
 
     for projected in _projected(spool, delivery):
         fitting = [row for row in projected.rows if len(_HEAD) + len(row) + len(_TAIL) <= limit]
@@ -66,9 +67,10 @@ def plan_samples(spool: Spool, delivery: Delivery, limit: int = MAX_REQUEST_BYTE
         for row in fitting:
             if len(body) + len(row) + 1 + len(_TAIL) > limit:
                 close()
-            if len(body) > len(_HEAD):
+            if rows:
                 body += b","
             body += row
+            rows += 1
         whole += bool(fitting) and not incomplete
     close()
     return plan

@@ -5,6 +5,7 @@ death of this process. A write that the disk cuts short is taken back, so that a
 holds whole lines only.
 """
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -12,6 +13,16 @@ from pathlib import Path
 from prefect_prime.errors import SpoolError
 from prefect_prime.records import Kind
 from prefect_prime.spool.ledger import RecordEntry
+
+
+def recover_lines(path: Path) -> tuple[list[bytes], int]:
+    """The whole lines of a segment whose writer died, and how many bytes were torn.
+
+    A line is whole when its line end is there; what follows the last one was torn by the
+    death, and is no record.
+    """
+    *lines, torn = path.read_bytes().split(b"\n")
+    return lines, len(torn)
 
 
 def segment_path(folder: Path, number: int, kind: Kind) -> Path:
@@ -22,7 +33,8 @@ def segment_path(folder: Path, number: int, kind: Kind) -> Path:
 class OpenSegment:
     """A segment that still takes records."""
 
-    def __init__(self, folder: Path, number: int, kind: Kind) -> None:
+    def __init__(self, folder: Path, number: int, kind: Kind, *, fsync: bool = False) -> None:
+        self._fsync = fsync
         self.number = number
         self.kind: Kind = kind
         self.entries: list[RecordEntry] = []
@@ -36,6 +48,8 @@ class OpenSegment:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         try:
             self._descriptor = os.open(self._path, flags, 0o600)
+            if fsync:
+                _sync_folder(folder)
         except OSError as error:
             raise SpoolError(f"cannot open the segment {self._path}: {error.strerror}") from error
 
@@ -44,10 +58,13 @@ class OpenSegment:
         try:
             written = os.write(self._descriptor, line)
             reason = "the disk is full" if written < len(line) else None
+            if self._fsync and reason is None:
+                os.fsync(self._descriptor)
         except OSError as error:
             reason = error.strerror or str(error)
         if reason is not None:
-            os.ftruncate(self._descriptor, self.size)
+            with contextlib.suppress(OSError):  # what stays behind is no whole line
+                os.ftruncate(self._descriptor, self.size)
             raise SpoolError(f"cannot write to the segment {self._path}: {reason}")
         self.size += len(line)
         self.with_traces += with_traces
@@ -63,3 +80,12 @@ class OpenSegment:
     def close(self) -> None:
         """Give the file back. The bytes are with the operating system already."""
         os.close(self._descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Force the folder's entries to the disk: a file without a name is lost too."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -12,6 +12,7 @@ run block, which the sample rows keep.
 import logging
 import re
 import secrets
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
@@ -25,6 +26,8 @@ from prefect_prime.errors import RecordRejectedError, SpoolError
 from prefect_prime.metrics import RunSummary, SummaryAccumulator
 from prefect_prime.projection import example_id
 from prefect_prime.records import Kind
+from prefect_prime.spool import store
+from prefect_prime.spool.lease import Lease
 from prefect_prime.spool.ledger import (
     SINKS,
     Delivery,
@@ -34,7 +37,7 @@ from prefect_prime.spool.ledger import (
     Sink,
 )
 from prefect_prime.spool.routes import Routes, SinksSetting, routes_for
-from prefect_prime.spool.segment import OpenSegment, segment_path
+from prefect_prime.spool.segment import OpenSegment, recover_lines, segment_path
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +50,8 @@ class Spool:
 
     ``sinks`` decides with ``traces`` (is that service there at all?) where records go; for
     the other sinks they are entered as skipped. ``on_sealed`` is called, from the thread
-    that logged, when there is something to send.
+    that logged, when there is something to send. ``patience`` is how many seconds another
+    process that holds the folder is waited for.
     Raises ``SpoolError`` where the folder cannot be written.
     """
 
@@ -58,6 +62,8 @@ class Spool:
         sinks: SinksSetting = "traces,samples",
         traces: bool = True,
         segment_bytes: int,
+        fsync: bool = False,
+        patience: float = 0.0,
     ) -> None:
         self.folder = folder
         self.on_sealed: Callable[[], None] = lambda: None
@@ -65,24 +71,93 @@ class Spool:
         self._routes: Routes = routes_for(sinks, traces=traces)
         self._segment_bytes = segment_bytes
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.ledger = Ledger(folder / "ledger.sqlite3")
-        except Exception as error:
+            store.private(folder)
+            lease = Lease.take(folder, wait=patience)
+        except OSError as error:
+            raise self._unusable(error) from error
+        if lease is None:
             raise SpoolError(
-                f"cannot open the spool {folder}: {error}. Set PREFECT_PRIME_SPOOL_DIR to a folder"
-                " that this process may write."
-            ) from error
+                f"the spool {folder} is in use: another process is still running this eval"
+            )
+        self._lease = lease
         self._lock = threading.RLock()
         self._open: dict[Kind, OpenSegment] = {}
-        self._number = max(self.ledger.segments(), default=0)
-        self._metrics = SummaryAccumulator.from_state(self.ledger.fact("summary", {}))
-        if (token := self.ledger.fact("token")) is None:
-            token = secrets.token_hex(12)
-            self.ledger.set_fact("token", token)
-        self._root = f"pp{token}".encode()
-        self._placeholder = re.compile(self._root + rb"([0-9a-f]{%d})" % _ORIGIN_DIGITS)
+        self._fsync = fsync
         self._latest_origin: tuple[str, int] | None = None
-        self.rejected = len(self.ledger.rejections())
+        #: Whether the ledger took no segment lately.
+        self._stuck = False
+        try:
+            self.ledger = Ledger(folder / "ledger.sqlite3", fsync=fsync)
+            self._number = max(self.ledger.segments(), default=0)
+            self._metrics = SummaryAccumulator.from_state(self.ledger.fact("summary", {}))
+            if (token := self.ledger.fact("token")) is None:
+                token = secrets.token_hex(12)
+                self.ledger.set_fact("token", token)
+            self._root = f"pp{token}".encode()
+            self._placeholder = re.compile(self._root + rb"([0-9a-f]{%d})" % _ORIGIN_DIGITS)
+            self.rejected = len(self.ledger.rejections())
+            self._recover()
+        except (OSError, sqlite3.Error, SpoolError) as error:
+            lease.release()
+            raise self._unusable(error) from error
+        except BaseException:
+            lease.release()
+            raise
+
+    def _unusable(self, error: Exception) -> SpoolError:
+        return SpoolError(
+            f"cannot open the spool {self.folder}: {error}. Set PREFECT_PRIME_SPOOL_DIR to a folder"
+            " that this process may write, on a disk that has room."
+        )
+
+    def _recover(self) -> None:
+        """Take in what a dead process left in segments that it had not closed.
+
+        Their lines go the way of new records. Should this process die on the way, the next
+        one does it again: the ledger has all of it or nothing.
+        """
+        for name in self.ledger.fact("recovered", []):  # and died before they were removed
+            (self.folder / name).unlink(missing_ok=True)
+        known = self.ledger.segments()
+        left = [
+            path for path in sorted(self.folder.glob("*.*.jsonl")) if _number(path) not in known
+        ]
+        self._number = max([self._number, *map(_number, left)])
+        with self.ledger.transaction():
+            for path in left:
+                kind = next(kind for kind in records.KINDS if path.name.endswith(f".{kind}.jsonl"))
+                lines, torn = recover_lines(path)
+                if torn:
+                    self.count_torn()
+                    logger.warning("%s: its last record was torn by the death of its writer", path)
+                for line in lines:
+                    self._take_in_again(kind, line + b"\n")
+            self._seal()
+            self.ledger.set_fact("recovered", [path.name for path in left])
+        for path in left:
+            path.unlink()
+
+    def _take_in_again(self, kind: Kind, line: bytes) -> None:
+        try:
+            record = encoding.decode(line)
+            self._append(kind, records.record_id(record, kind), line, record)
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+        ) as error:  # the disk itself is damaged
+            self.set_aside(kind, None, f"unreadable after a crash: {error}", line)
+
+    @property
+    def torn(self) -> int:
+        """Records that were being written when their writer died."""
+        return int(self.ledger.fact("torn", 0))
+
+    def count_torn(self) -> None:
+        """One more record was being written when its writer died."""
+        with self.ledger.transaction():
+            self.ledger.set_fact("torn", self.torn + 1)
 
     # -- taking records in ------------------------------------------------------
 
@@ -103,16 +178,30 @@ class Spool:
             line = encoding.encode(stamped)
             return self._append(kind, record_id, line, stamped)
         except RecordRejectedError as error:
-            with self._lock:
-                self.rejected += 1
-                self.ledger.reject(kind, record_id, str(error), line)
+            self.set_aside(kind, record_id, str(error), line)
             raise
+        except sqlite3.Error as error:
+            raise SpoolError(f"cannot write to the spool {self.folder}: {error}") from error
+
+    def set_aside(
+        self, kind: Kind | None, record_id: str | None, reason: str, line: bytes | None = None
+    ) -> None:
+        """Keep that a record could not be stored, and why."""
+        with self._lock:
+            self.rejected += 1
+            try:
+                self.ledger.reject(kind, record_id, reason, line)
+            except sqlite3.Error as error:
+                logger.warning(
+                    "the reason why %s %r was set aside is lost: %s", kind, record_id, error
+                )
 
     def _stamp(self, mapping: Mapping[str, Any]) -> dict[str, Any]:
         origin = records.origin_of(mapping)
-        if self._latest_origin is None or self._latest_origin[0] != origin:
-            self._latest_origin = (origin, self.ledger.intern_origin(origin))
-        return records.stamp(mapping, self._placeholder_for(self._latest_origin[1]))
+        latest = self._latest_origin  # another thread may set another one meanwhile
+        if latest is None or latest[0] != origin:
+            latest = self._latest_origin = (origin, self.ledger.intern_origin(origin))
+        return records.stamp(mapping, self._placeholder_for(latest[1]))
 
     def _placeholder_for(self, origin: int) -> str:
         return f"{self._root.decode()}{origin:0{_ORIGIN_DIGITS}x}"
@@ -152,12 +241,13 @@ class Spool:
 
     def _segment_for(self, kind: Kind, size: int) -> OpenSegment:
         segment = self._open.get(kind)
-        if segment is not None and segment.size + size > self._segment_bytes:
-            self.seal()
+        if segment is not None and segment.size + size > self._segment_bytes and self.seal():
             segment = None
         if segment is None:
             self._number += 1
-            segment = self._open[kind] = OpenSegment(self.folder, self._number, kind)
+            segment = self._open[kind] = OpenSegment(
+                self.folder, self._number, kind, fsync=self._fsync
+            )
         return segment
 
     def _measure(self, kind: Kind, record_id: str, record: Mapping[str, Any]) -> None:
@@ -168,28 +258,43 @@ class Spool:
 
     # -- closing segments ---------------------------------------------------------
 
-    def seal(self) -> None:
-        """Close what is open, so that it can be sent. All kinds at once: the metrics that
-        are saved with them then cover the closed segments exactly.
+    def seal(self) -> bool:
+        """Close what is open, so that it can be sent; False where the disk does not let us.
+
+        What is open stays so then, whole, and is closed with what comes later.
         """
         with self._lock:
             if not self._open:
-                return
-            with self.ledger.transaction():
-                for kind, segment in self._open.items():
-                    self.ledger.close_segment(
-                        segment.number,
-                        kind,
-                        segment.entries,
-                        size=segment.size,
-                        with_traces=segment.with_traces,
-                        deliveries=[(sink, self._initial_state(kind, sink)) for sink in SINKS],
-                    )
-                self.ledger.set_fact("summary", self._metrics.state())
-            for segment in self._open.values():
-                segment.close()
-            self._open.clear()
+                return True
+            try:
+                self._seal()
+            except sqlite3.Error as error:
+                if not self._stuck:
+                    logger.warning("%s: nothing can be sent for now: %s", self.folder, error)
+                self._stuck = True
+                return False
+            self._stuck = False
         self.on_sealed()
+        return True
+
+    def _seal(self) -> None:
+        """All kinds at once: the metrics that are saved with them then cover the closed
+        segments exactly.
+        """
+        with self.ledger.transaction():
+            for kind, segment in self._open.items():
+                self.ledger.close_segment(
+                    segment.number,
+                    kind,
+                    segment.entries,
+                    size=segment.size,
+                    with_traces=segment.with_traces,
+                    deliveries=[(sink, self._initial_state(kind, sink)) for sink in SINKS],
+                )
+            self.ledger.set_fact("summary", self._metrics.state())
+        for segment in self._open.values():
+            segment.close()
+        self._open.clear()
 
     def _initial_state(self, kind: Kind, sink: Sink) -> DeliveryState:
         return "pending" if sink in self._routes[kind] else "skipped"
@@ -198,6 +303,11 @@ class Spool:
         """The age in seconds of the oldest open segment, None where none is open."""
         # No lock: the uploader asks this under its own, which `on_sealed` takes under ours.
         return max((segment.age() for segment in list(self._open.values())), default=None)
+
+    def send_again(self) -> None:
+        """Everything is to be sent once more: into another evaluation."""
+        with self._lock:
+            self.ledger.reopen(self._initial_state)
 
     def traces_off(self) -> None:
         """Traces turned out to be off for this account: nothing was ever to go there."""
@@ -216,6 +326,14 @@ class Spool:
         with self._lock:
             segment = self._open.get(kind)
             return self.ledger.count(kind) + (len(segment.entries) if segment else 0)
+
+    def rollouts(self) -> dict[Any, int]:
+        """How many rollouts of each example were taken in, by the example's id."""
+        with self._lock:
+            counts = self.ledger.examples()
+            for segment in self._open.values():
+                counts.update(segment.rollouts)
+        return {orjson.loads(example): count for example, count in counts.items()}
 
     def unsealed(self, sink: Sink) -> int:
         """How many records in open segments are meant for a sink."""
@@ -261,3 +379,8 @@ class Spool:
         """Close the files. Nothing is removed; what is unsealed is sealed first."""
         self.seal()
         self.ledger.close()
+        self._lease.release()
+
+
+def _number(path: Path) -> int:
+    return int(path.name.partition(".")[0])

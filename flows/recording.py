@@ -1,0 +1,134 @@
+"""What is logged into one evaluation: records, run-level metrics, and what became of them.
+
+All of it is in the spool, and so outlives an attempt and a process; what was last known stays
+readable when the spool is closed, and gone maybe.
+"""
+
+import functools
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Mapping
+from logging import Logger, LoggerAdapter
+from typing import Any, TypeVar
+
+from prefect_prime.errors import SpoolError
+from prefect_prime.flows.evaluation_facts import EvaluationFacts
+from prefect_prime.metrics import merge, overlay
+from prefect_prime.records import KINDS
+from prefect_prime.spool import SINKS, Spool
+from prefect_prime.tasks import OpenedEvaluation
+
+Log = Logger | LoggerAdapter[Any]
+T = TypeVar("T")
+
+_outliving: list[Callable[["Recording"], Any]] = []
+
+
+def _outlives(read: Callable[["Recording"], T]) -> Callable[["Recording"], T]:
+    """Keep what a method last gave for when the spool is closed, and gone maybe."""
+    _outliving.append(read)
+
+    @functools.wraps(read)
+    def remembering(recording: "Recording") -> T:
+        if recording.last is None:
+            return read(recording)
+        value: T = recording.last[read.__name__]
+        return value
+
+    return remembering
+
+
+class Recording:
+    """The record side of an evaluation that this process owns."""
+
+    def __init__(self, spool: Spool, log: Log) -> None:
+        self.log = log
+        self.spool = spool
+        self.facts = EvaluationFacts(spool.ledger)
+        #: What was known at the end, by name; None before.
+        self.last: dict[str, Any] | None = None
+
+    @property
+    @_outlives
+    def evaluation(self) -> OpenedEvaluation | None:
+        """The evaluation that records go into now; None too while it may have been closed."""
+        return None if self.facts.unsure else self.facts.evaluation
+
+    def add(self, record: object) -> None:
+        """Take one record in. Raises as ``Spool.add`` does."""
+        self.spool.add(record)
+
+    @property
+    @_outlives
+    def episodes(self) -> int:
+        """Episodes taken in, each once."""
+        return self.spool.count("episode")
+
+    @property
+    @_outlives
+    def records(self) -> int:
+        """Records of every kind taken in, each once."""
+        return sum(self.spool.count(kind) for kind in KINDS)
+
+    @property
+    def rejected(self) -> int:
+        """Records that were set aside."""
+        return self.spool.rejected
+
+    @_outlives
+    def rollouts(self) -> Counter[Any]:
+        """How many rollouts of each example were taken in, by the example's id."""
+        return Counter(self.spool.rollouts())
+
+    def update_summary(self, values: Mapping[str, Any]) -> None:
+        """Lay run-level metrics of the user's over the computed ones. Raises ``SpoolError``."""
+        ledger = self.spool.ledger
+        try:
+            with ledger.transaction():
+                ledger.set_fact("user_summary", overlay(ledger.fact("user_summary", {}), values))
+        except sqlite3.Error as error:
+            raise SpoolError(f"cannot write to {self.place}: {error}") from error
+
+    @_outlives
+    def metrics(self) -> dict[str, Any]:
+        """The metrics as the dashboard reads them: computed, then what the user gave."""
+        return merge(self.spool.summary(), self.spool.ledger.fact("user_summary", {}))
+
+    @property
+    @_outlives
+    def errors(self) -> list[str]:
+        """What could not be uploaded for good, a line each."""
+        return [
+            f"{records} record(s) were not stored by the {sink} sink: {cause}"
+            for sink, records, cause in self.spool.ledger.failures()
+        ]
+
+    @property
+    def place(self) -> str:
+        """Where records are that are not on the platform."""
+        return f"the spool {self.spool.folder}"
+
+    @_outlives
+    def losses(self) -> dict[str, dict[str, int]]:
+        """By sink: records that were not stored, and those that still wait."""
+        tallies = {sink: self.spool.ledger.tally(sink) for sink in SINKS}
+        return {
+            sink: {"failed": tally.failed, "pending": tally.pending + self.spool.unsealed(sink)}
+            for sink, tally in tallies.items()
+        }
+
+    def note_returned(self) -> None:
+        """The entrypoint has returned: a later attempt does not call it again."""
+        try:
+            self.facts.set_returned()
+        except sqlite3.Error as error:
+            self.log.warning("A retry would run this eval again: %s: %s", self.place, error)
+
+    def has_losses(self) -> bool:
+        """Whether a record was not stored, or still waits."""
+        return any(count for losses in self.losses().values() for count in losses.values())
+
+    def close(self) -> None:
+        """Close the spool; what is known stays readable."""
+        self.last = {read.__name__: read(self) for read in _outliving}
+        self.spool.close()

@@ -1,0 +1,65 @@
+"""What is kept on the Prefect server: its id, and a flow run's tags."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import VariableCreate
+from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+
+#: The Variable that holds the server's id, made by whoever asks first.
+_SERVER_ID = "prefect_prime_server_id"
+_EVALUATION = "prime-eval:"
+
+
+def server_id() -> str:
+    """The id of this Prefect server: which flow runs an evaluation's owner may ask about."""
+    with get_client(sync_client=True) as client:
+        variable = client.read_variable_by_name(_SERVER_ID)
+        if variable is None:
+            made = VariableCreate(name=_SERVER_ID, value=uuid.uuid4().hex)
+            try:
+                variable = client.create_variable(made)
+            except ObjectAlreadyExists:
+                variable = client.read_variable_by_name(_SERVER_ID)
+    return str(variable.value if variable else "")
+
+
+def tag_flow_run(flow_run_id: UUID, evaluation_id: str) -> None:
+    """Let every process that knows the flow run find its evaluation."""
+    with get_client(sync_client=True) as client:
+        tags = {
+            tag for tag in client.read_flow_run(flow_run_id).tags if not tag.startswith(_EVALUATION)
+        }
+        tags |= {"prime", f"{_EVALUATION}{evaluation_id}"}
+        client.update_flow_run(flow_run_id, tags=tags)
+
+
+def read_flow_run(flow_run_id: UUID) -> FlowRun | None:
+    """The flow run as it is now; None if this server does not know it."""
+    with get_client(sync_client=True) as client:
+        try:
+            return client.read_flow_run(flow_run_id)
+        except ObjectNotFound:
+            return None
+
+
+def whereabouts(flow_run: FlowRun, store_id: str) -> dict[str, Any]:
+    """Where an evaluation comes from: its server, its store of records, its flow run."""
+    return {
+        "server_id": server_id(),
+        "store_id": store_id,
+        "flow_run_id": str(flow_run.id),
+        "flow_run_name": flow_run.name,
+        "deployment_id": None if flow_run.deployment_id is None else str(flow_run.deployment_id),
+        "attempt": flow_run.run_count or 1,
+        "started_at": _iso(flow_run.start_time),
+        "ended_at": _iso(flow_run.end_time),
+    }
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
