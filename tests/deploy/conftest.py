@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -74,8 +74,8 @@ class Deployed:
         wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run_id]))
         return "\n".join(log.message for log in self.client.read_logs(wanted))
 
-    def pool_is_there(self) -> bool:
-        return httpx.get(f"{self.url}/work_pools/{POOL}", timeout=5).is_success
+    def pool_is_there(self, pool: str) -> bool:
+        return httpx.get(f"{self.url}/work_pools/{pool}", timeout=5).is_success
 
 
 def own_processes(home: Path) -> list[int]:
@@ -176,7 +176,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, platform: LocalPlatform) ->
                 process(arguments, env, log) as running,
                 SyncPrefectClient(api=url) as client,
             ):
-                wait_until(lambda: running.poll() is not None or answers(url), seconds=90)
+                wait_until(lambda: running.poll() is not None or answers(url), seconds=240)
                 assert running.poll() is None, (folder / "server.log").read_text()
                 yield Deployed(url, env, client, folder)
         finally:
@@ -185,15 +185,31 @@ def server(tmp_path_factory: pytest.TempPathFactory, platform: LocalPlatform) ->
                     os.kill(pid, signal.SIGKILL)
 
 
+@contextmanager
+def worker_of(server: Deployed, pool: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process worker, which makes its work pool."""
+    path = server.folder / f"worker-{pool}.log"
+    with path.open("wb") as log:
+        arguments = ["worker", "start", "--pool", pool, "--type", "process"]
+        with process(arguments, server.env, log) as worker:
+            wait_until(lambda: worker.poll() is not None or server.pool_is_there(pool), seconds=120)
+            assert worker.poll() is None, path.read_text()
+            yield worker
+
+
 @pytest.fixture(scope="session")
 def deployed(server: Deployed) -> Iterator[Deployed]:
     """The server with a process worker, which made its work pool."""
-    with (server.folder / "worker.log").open("wb") as log:
-        arguments = ["worker", "start", "--pool", POOL, "--type", "process"]
-        with process(arguments, server.env, log) as worker:
-            wait_until(lambda: worker.poll() is not None or server.pool_is_there(), seconds=60)
-            assert worker.poll() is None, (server.folder / "worker.log").read_text()
-            yield server
+    with worker_of(server, POOL):
+        yield server
+
+
+@pytest.fixture
+def mortal(server: Deployed) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A work pool and its one worker, for a test to kill."""
+    pool = f"mortal-{uuid4().hex[:8]}"
+    with worker_of(server, pool) as worker:
+        yield pool, worker
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,11 @@ from pathlib import Path
 from textwrap import dedent
 from uuid import UUID
 
+import pytest
 from support import DATA, Evaluations, canonical, expected_rows
 
+#: Over the limits of everything that a test waits for, the server's start among it.
+pytestmark = pytest.mark.timeout(600)
 CLEAN = DATA / "clean"
 #: An eval as a person's own file holds it; the episodes are a real run's.
 FLOW = """

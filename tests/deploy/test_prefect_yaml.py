@@ -18,6 +18,8 @@ from prefect.utilities.importtools import import_object
 from pydantic import BaseModel
 from support import DATA, Evaluations, canonical, expected_rows
 
+#: Over the limits of everything that a test waits for, the server's start among it.
+pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "prefect.yaml"
 WRITTEN: dict[str, Any] = yaml.safe_load(FILE.read_text())

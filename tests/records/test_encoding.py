@@ -95,7 +95,7 @@ INSTANT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
         (np.bool_(1), True),
         (np.str_("s"), "s"),
         (np.datetime64("2026-01-02"), "2026-01-02T00:00:00"),
-        (np.datetime64("NaT"), None),
+        (np.datetime64("NaT", "s"), None),
         (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
         (np.arange(6, dtype="float32").reshape(2, 3).T, [[0, 3], [1, 4], [2, 5]]),
         (np.array([0.1, np.nan, 7], dtype="float32")[::2], [0.1, 7]),
