@@ -140,8 +140,3 @@ def _expected(value: Any) -> int | None:
             f"expected={value!r} is not a number of episodes; it serves for progress only and"
             " may be left out"
         ) from None
-
-
-def changed(options: EvalOptions, changes: Mapping[str, Any]) -> EvalOptions:
-    """The options with some of them replaced."""
-    return replace(options, **changes)
