@@ -195,9 +195,11 @@ def peek(folder: Path) -> Peek | None:
                 returned=facts.returned,
                 unfinished=bool(open_segments)
                 or any(folder.parent.glob("guest-*"))
-                or ledger.unfinished(),
+                or ledger.deliveries.unfinished(),
                 # Not the ledger's own files: looking into it touches them.
-                changed_at=max([ledger.last_change(), *(each.stat().st_mtime for each in written)]),
+                changed_at=max(
+                    [ledger.deliveries.last_change(), *(each.stat().st_mtime for each in written)]
+                ),
             )
         finally:
             ledger.close()

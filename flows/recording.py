@@ -100,7 +100,7 @@ class Recording:
         """What could not be uploaded for good, a line each."""
         return [
             f"{records} record(s) were not stored by the {sink} sink: {cause}"
-            for sink, records, cause in self.spool.ledger.failures()
+            for sink, records, cause in self.spool.ledger.deliveries.failures()
         ]
 
     @property
@@ -111,7 +111,7 @@ class Recording:
     @_outlives
     def losses(self) -> dict[str, dict[str, int]]:
         """By sink: records that were not stored, and those that still wait."""
-        tallies = {sink: self.spool.ledger.tally(sink) for sink in SINKS}
+        tallies = {sink: self.spool.ledger.deliveries.tally(sink) for sink in SINKS}
         return {
             sink: {"failed": tally.failed, "pending": tally.pending + self.spool.unsealed(sink)}
             for sink, tally in tallies.items()
@@ -128,7 +128,7 @@ class Recording:
         """Whether a record was not stored, or still waits."""
         return any(count for losses in self.losses().values() for count in losses.values())
 
-    def close(self) -> None:
-        """Close the spool; what is known stays readable."""
+    def close(self, *, remove: bool = False) -> None:
+        """Close the spool, and remove it where it is over; what is known stays readable."""
         self.last = {read.__name__: read(self) for read in _outliving}
-        self.spool.close()
+        self.spool.close(remove=remove)

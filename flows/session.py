@@ -121,7 +121,7 @@ class Session(Recording):
             plan = plan.attached_to(earlier.evaluation_id or "", hosted=True)
         self.facts.save_plan(plan, origin=origin)
         self.facts.decide_anew()
-        self.spool.ledger.retry_refused()
+        self.spool.ledger.deliveries.retry_refused()
         self.go_on(flow_run, plan, log)
 
     def go_on(self, flow_run: FlowRun, plan: EvalPlan, log: Log) -> None:
@@ -273,7 +273,7 @@ class Session(Recording):
         return status
 
     def _close(self, ending: Ending, evaluation: OpenedEvaluation) -> str:
-        written = {"traces_episodes_written": self.spool.ledger.episodes_written()}
+        written = {"traces_episodes_written": self.spool.ledger.deliveries.episodes_written()}
         status: str = self._run(
             close_evaluation,
             self._platform,
@@ -309,10 +309,8 @@ class Session(Recording):
             threading.Thread(target=later, name="prime-last-upload", daemon=True).start()
             return
         self._guests.close()
-        self.close()
+        self.close(remove=remove)
         if self._platform is not None:
             self._platform.close()
         if self._traces is not None:
             self._traces.close()
-        if remove:
-            store.remove(self.spool.folder)

@@ -30,6 +30,7 @@ from prefect_prime.flows.server import read_flow_run
 from prefect_prime.flows.session import Session
 from prefect_prime.settings import Settings
 from prefect_prime.spool import store
+from prefect_prime.spool.lease import Lease
 
 #: Seconds that a spool may take of an eval that starts.
 _QUICK = 10.0
@@ -81,6 +82,7 @@ class Sweep:
     def run(self) -> list[Finding]:
         """Finish every spool that nobody else will finish."""
         found = []
+        store.sweep_out(self._settings.spool_dir)
         for run_id, folder in store.spools(self._settings.spool_dir):
             try:
                 finding = self._finish(run_id, folder)
@@ -99,8 +101,9 @@ class Sweep:
         if flow_run is None or ending is None:
             return None  # of another Prefect server, or going on
         if (seen.closed is not None or seen.plan.evaluation_id is not None) and not seen.unfinished:
-            if time.time() - seen.changed_at > RETENTION:
+            if time.time() - seen.changed_at > RETENTION and (lease := Lease.take(folder)):
                 store.remove(folder)
+                lease.release()
             return None
         credentials = self._accounts.for_origin(seen.origin)
         if credentials is None:
@@ -145,7 +148,7 @@ def finish(
     The session is given back, whatever is raised.
     """
     try:
-        session.spool.ledger.retry_refused()
+        session.spool.ledger.deliveries.retry_refused()
         # Outside of a flow run Prefect would warn of every line that a task logs.
         with temporary_settings({PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: "ignore"}):
             session.go_on(flow_run, plan, log)

@@ -62,11 +62,11 @@ class _Journal:
         self._requests = requests
 
     def begin(self, request: int) -> None:
-        self._ledger.begin(self._segment, "samples", request)
+        self._ledger.deliveries.begin(self._segment, "samples", request)
 
     def stored(self, requests: int) -> None:
         answered = self._requests[:requests]
-        self._ledger.progress(
+        self._ledger.deliveries.progress(
             self._segment,
             "samples",
             requests=requests,
@@ -75,7 +75,7 @@ class _Journal:
         )
 
     def rows_before(self) -> int:
-        return self._ledger.rows("samples")
+        return self._ledger.deliveries.rows("samples")
 
 
 class Uploader:
@@ -137,7 +137,7 @@ class Uploader:
 
     def _idle(self) -> bool:
         return not self._in_flight and not any(
-            self._spool.ledger.pending(sink, 1) for sink in SINKS
+            self._spool.ledger.deliveries.pending(sink, 1) for sink in SINKS
         )
 
     # -- the threads -----------------------------------------------------------------
@@ -185,7 +185,7 @@ class Uploader:
         return next(
             (
                 delivery
-                for delivery in self._spool.ledger.pending(sink, lane.busy + 1)
+                for delivery in self._spool.ledger.deliveries.pending(sink, lane.busy + 1)
                 if (delivery.segment, sink) not in self._in_flight
             ),
             None,
@@ -229,7 +229,7 @@ class Uploader:
             self._logger.info("Prime Traces is off for this account; traces are not sent.")
             self._spool.traces_off()
             return False
-        self._spool.ledger.settle(
+        self._spool.ledger.deliveries.settle(
             delivery.segment, "traces", "acknowledged", stored=delivery.records
         )
         return True
@@ -254,7 +254,7 @@ class Uploader:
         if plan.oversized:
             detail = f"too large for the samples table: {', '.join(plan.oversized)}"
             self._report("samples", len(plan.oversized), detail)
-        self._spool.ledger.settle(
+        self._spool.ledger.deliveries.settle(
             delivery.segment,
             "samples",
             "acknowledged",
@@ -270,7 +270,7 @@ class Uploader:
     def _judge(self, delivery: Delivery, error: Exception) -> None:
         sink = delivery.sink
         if is_refusal(error):
-            self._spool.ledger.settle(
+            self._spool.ledger.deliveries.settle(
                 delivery.segment, sink, "refused", stored=delivery.stored, detail=_describe(error)
             )
             self._report(sink, delivery.records, f"refused: {_describe(error)}")
@@ -281,7 +281,7 @@ class Uploader:
 
     def _give_up(self, delivery: Delivery, error: Exception) -> None:
         lost = delivery.records - delivery.stored
-        self._spool.ledger.settle(
+        self._spool.ledger.deliveries.settle(
             delivery.segment,
             delivery.sink,
             "failed",

@@ -148,5 +148,5 @@ def test_on_demand_every_record_is_forced_to_the_disk(
 
     segment = ["000001.episode.jsonl"] * 3
     assert forced == (["owner", *segment] if fsync else [])
-    ((level,),) = spool.ledger._rows("PRAGMA synchronous")
+    ((level,),) = spool.ledger.rows("PRAGMA synchronous")
     assert level == (2 if fsync else 1)

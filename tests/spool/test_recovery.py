@@ -65,7 +65,7 @@ def dead(folder: Path, start: Callable[..., Any]) -> Callable[..., Path]:
 def rows_of(spool: Spool) -> list[dict[str, Any]]:
     return [
         row
-        for delivery in spool.ledger.pending("samples", 1000)
+        for delivery in spool.ledger.deliveries.pending("samples", 1000)
         for request in plan_samples(spool, delivery).requests
         for row in json.loads(request.body)["samples"]
     ]
@@ -95,7 +95,7 @@ def test_what_a_killed_process_had_logged_is_there_as_if_logged_now(
 
     spool = Spool(folder, segment_bytes=LARGE)
     assert spool.count("episode") == 7
-    assert spool.ledger.tally("samples") == Tally(pending=7)
+    assert spool.ledger.deliveries.tally("samples") == Tally(pending=7)
     spool.close()
 
     assert_whole(finish(folder))

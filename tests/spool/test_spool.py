@@ -33,7 +33,7 @@ def hello(number: int = 0, text: str = "hello", **changes: Any) -> dict[str, Any
 
 
 def deliveries(spool: Spool, sink: Any) -> list[Delivery]:
-    return spool.ledger.pending(sink, 1000)
+    return spool.ledger.deliveries.pending(sink, 1000)
 
 
 def rows_of(spool: Spool) -> list[dict[str, Any]]:
@@ -147,7 +147,7 @@ def test_a_record_that_cannot_be_encoded_harms_no_neighbour(spool: Spool) -> Non
     spool.add(hello(3))
     spool.seal()
 
-    assert spool.ledger.tally("traces") == Tally(pending=2)
+    assert spool.ledger.deliveries.tally("traces") == Tally(pending=2)
     assert spool.rejected == 1
 
 
@@ -187,8 +187,8 @@ def test_each_kind_goes_to_the_sinks_that_have_a_form_for_it(spool: Spool) -> No
 
     assert {each.kind for each in deliveries(spool, "traces")} == {"episode", "trace"}
     assert {each.kind for each in deliveries(spool, "samples")} == {"episode", "sample"}
-    assert spool.ledger.tally("traces") == Tally(pending=2, skipped=1)
-    assert spool.ledger.tally("samples") == Tally(pending=2, skipped=1)
+    assert spool.ledger.deliveries.tally("traces") == Tally(pending=2, skipped=1)
+    assert spool.ledger.deliveries.tally("samples") == Tally(pending=2, skipped=1)
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_traces_that_turn_out_to_be_off_leave_the_samples_complete(
     spool.add(hello(2))
     spool.seal()
 
-    assert spool.ledger.tally("traces") == Tally(skipped=2)
-    assert spool.ledger.tally("samples").pending == samples
+    assert spool.ledger.deliveries.tally("traces") == Tally(skipped=2)
+    assert spool.ledger.deliveries.tally("samples").pending == samples
 
 
 def test_an_episode_without_traces_has_no_row_and_is_no_loss(spool: Spool) -> None:

@@ -10,17 +10,12 @@ import errno
 import fcntl
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Self
 
 #: Process, device and inode of each lease file: a folder may be renamed under its lease.
 _held: set[tuple[int, int, int]] = set()
 _lock = threading.Lock()
-
-
-#: Seconds between two tries to take a lease that is held.
-_POLL = 0.1
 
 
 class Lease:
@@ -31,31 +26,30 @@ class Lease:
         self._key = key
 
     @classmethod
-    def take(cls, folder: Path, *, wait: float = 0.0) -> Self | None:
-        """The lease on a folder, waiting at most ``wait`` seconds for whoever holds it.
-
-        None while anybody does, another thread included.
+    def take(cls, folder: Path) -> Self | None:
+        """The lease on a folder; None while anybody holds it, another thread included, and
+        where there is no such folder any more.
         """
-        deadline = time.monotonic() + wait
-        while (lease := cls._take(folder)) is None and time.monotonic() < deadline:
-            time.sleep(_POLL)
-        return lease
-
-    @classmethod
-    def _take(cls, folder: Path) -> Self | None:
         path = folder / "lease"
         with _lock:
             if path.exists() and _key(path.stat()) in _held:
                 return None
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                return None
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                key = _key(os.fstat(descriptor))
+                moved = not path.exists() or _key(path.stat()) != key
             except OSError as error:
                 os.close(descriptor)
                 if error.errno in {errno.EACCES, errno.EAGAIN}:
                     return None
                 raise
-            key = _key(os.fstat(descriptor))
+            if moved:  # its last holder removed the folder
+                os.close(descriptor)
+                return None
             _held.add(key)
         return cls(descriptor, key)
 

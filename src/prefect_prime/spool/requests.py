@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from prefect_prime import encoding
 from prefect_prime.projection import MAX_REQUEST_BYTES, sample_rows
-from prefect_prime.spool.ledger import Delivery
+from prefect_prime.spool.deliveries import Delivery
 from prefect_prime.spool.spool import Spool
 
 _HEAD, _TAIL = b'{"samples":[', b"]}"

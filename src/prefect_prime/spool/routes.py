@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from prefect_prime.records import Kind
-from prefect_prime.spool.ledger import Sink
+from prefect_prime.spool.deliveries import Sink
 
 #: ``PREFECT_PRIME_SINKS``. ``traces,samples``: every episode goes to both, for as long as the
 #: platform is in transition. ``auto``: to samples only where traces are not enabled.

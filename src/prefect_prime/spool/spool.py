@@ -3,17 +3,12 @@
 ``add`` turns one record into one line, appends it to the open segment of its kind and adds
 it to the running metrics. A segment closes by size, by age or by ``seal``; from then on it
 is a row in the ledger and a file that never changes, and memory holds nothing of it.
-
-In the spool a record's ``run.id`` is a placeholder. It stands for the evaluation that the
-record will belong to, which may not be known yet and may change, and for the producer's own
-run block, which the sample rows keep.
 """
 
 import logging
-import re
-import secrets
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -27,22 +22,17 @@ from prefect_prime.metrics import RunSummary, SummaryAccumulator
 from prefect_prime.projection import example_id
 from prefect_prime.records import Kind
 from prefect_prime.spool import store
+from prefect_prime.spool.deliveries import SINKS, Delivery, DeliveryState, Sink
 from prefect_prime.spool.lease import Lease
-from prefect_prime.spool.ledger import (
-    SINKS,
-    Delivery,
-    DeliveryState,
-    Ledger,
-    RecordEntry,
-    Sink,
-)
+from prefect_prime.spool.ledger import Ledger, RecordEntry
 from prefect_prime.spool.routes import Routes, SinksSetting, routes_for
 from prefect_prime.spool.segment import OpenSegment, recover_lines, segment_path
+from prefect_prime.spool.stamping import Stamping
 
 logger = logging.getLogger(__name__)
 
-#: Hex digits of a producer's number in a placeholder: four billion producers.
-_ORIGIN_DIGITS = 8
+#: Seconds between two tries to take a folder that another process holds.
+_POLL = 0.1
 
 
 class Spool:
@@ -71,8 +61,7 @@ class Spool:
         self._routes: Routes = routes_for(sinks, traces=traces)
         self._segment_bytes = segment_bytes
         try:
-            store.private(folder)
-            lease = Lease.take(folder, wait=patience)
+            lease = _take(folder, patience)
         except OSError as error:
             raise self._unusable(error) from error
         if lease is None:
@@ -83,18 +72,13 @@ class Spool:
         self._lock = threading.RLock()
         self._open: dict[Kind, OpenSegment] = {}
         self._fsync = fsync
-        self._latest_origin: tuple[str, int] | None = None
         #: Whether the ledger took no segment lately.
         self._stuck = False
         try:
             self.ledger = Ledger(folder / "ledger.sqlite3", fsync=fsync)
             self._number = max(self.ledger.segments(), default=0)
             self._metrics = SummaryAccumulator.from_state(self.ledger.fact("summary", {}))
-            if (token := self.ledger.fact("token")) is None:
-                token = secrets.token_hex(12)
-                self.ledger.set_fact("token", token)
-            self._root = f"pp{token}".encode()
-            self._placeholder = re.compile(self._root + rb"([0-9a-f]{%d})" % _ORIGIN_DIGITS)
+            self._stamping = Stamping(self.ledger)
             self.rejected = len(self.ledger.rejections())
             self._recover()
         except (OSError, sqlite3.Error, SpoolError) as error:
@@ -174,7 +158,7 @@ class Spool:
             mapping = records.to_mapping(record)
             kind = records.kind_of(mapping)
             record_id = records.record_id(mapping, kind)
-            stamped = mapping if kind == "sample" else self._stamp(mapping)
+            stamped = mapping if kind == "sample" else self._stamping.stamp(mapping)
             line = encoding.encode(stamped)
             return self._append(kind, record_id, line, stamped)
         except RecordRejectedError as error:
@@ -196,19 +180,8 @@ class Spool:
                     "the reason why %s %r was set aside is lost: %s", kind, record_id, error
                 )
 
-    def _stamp(self, mapping: Mapping[str, Any]) -> dict[str, Any]:
-        origin = records.origin_of(mapping)
-        latest = self._latest_origin  # another thread may set another one meanwhile
-        if latest is None or latest[0] != origin:
-            latest = self._latest_origin = (origin, self.ledger.intern_origin(origin))
-        return records.stamp(mapping, self._placeholder_for(latest[1]))
-
-    def _placeholder_for(self, origin: int) -> str:
-        return f"{self._root.decode()}{origin:0{_ORIGIN_DIGITS}x}"
-
     def _append(self, kind: Kind, record_id: str, line: bytes, record: Mapping[str, Any]) -> bool:
-        # The producer's own run id is no part of what a record is: a retry has a new one.
-        digest = blake2b(self._placeholder.sub(self._root, line), digest_size=16).digest()
+        digest = blake2b(self._stamping.without_producer(line), digest_size=16).digest()
         example = None
         with_traces = kind == "episode" and bool(record["traces"])
         if with_traces:
@@ -289,7 +262,7 @@ class Spool:
                     segment.entries,
                     size=segment.size,
                     with_traces=segment.with_traces,
-                    deliveries=[(sink, self._initial_state(kind, sink)) for sink in SINKS],
+                    states=[(sink, self._initial_state(kind, sink)) for sink in SINKS],
                 )
             self.ledger.set_fact("summary", self._metrics.state())
         for segment in self._open.values():
@@ -307,16 +280,16 @@ class Spool:
     def send_again(self) -> None:
         """Everything is to be sent once more: into another evaluation."""
         with self._lock:
-            self.ledger.reopen(self._initial_state)
+            self.ledger.deliveries.reopen(self._initial_state)
 
     def traces_off(self) -> None:
         """Traces turned out to be off for this account: nothing was ever to go there."""
         with self._lock:
             self._routes = routes_for(self._sinks, traces=False)
             with self.ledger.transaction():
-                self.ledger.skip_pending("traces")
+                self.ledger.deliveries.skip_pending("traces")
                 if self._sinks == "auto":
-                    self.ledger.claim_skipped("samples", "episode")
+                    self.ledger.deliveries.claim_skipped("samples", "episode")
         self.on_sealed()
 
     # -- what is here ---------------------------------------------------------------
@@ -354,8 +327,7 @@ class Spool:
     def payload(self, delivery: Delivery, evaluation_id: str) -> bytes:
         """A closed segment's lines, as records of the given evaluation."""
         data = segment_path(self.folder, delivery.segment, delivery.kind).read_bytes()
-        # Evaluation ids come from a service: whatever is in them stays inside the string.
-        return self._placeholder.sub(lambda _: orjson.dumps(evaluation_id)[1:-1], data)
+        return self._stamping.fill_in(data, evaluation_id)
 
     def lines(self, delivery: Delivery) -> list[bytes]:
         """A closed segment's lines as they lie there, without their line ends."""
@@ -366,20 +338,28 @@ class Spool:
         """A closed segment's episodes as their producer wrote them, with rollout numbers."""
         numbers = self.ledger.rollout_numbers(delivery.segment)
         lines = self.lines(delivery)
-        return [(self._unstamp(line), number) for line, number in zip(lines, numbers, strict=True)]
+        take_off = self._stamping.take_off
+        return [(take_off(line), number) for line, number in zip(lines, numbers, strict=True)]
 
-    def _unstamp(self, line: bytes) -> dict[str, Any]:
-        record: dict[str, Any] = encoding.decode(line)
-        found = self._placeholder.fullmatch(record["run"]["id"].encode())
-        if found is None:
-            raise SpoolError(f"{self.folder} holds a line that is not of this spool")
-        return records.restore(record, self.ledger.origin(int(found[1], 16)))
-
-    def close(self) -> None:
-        """Close the files. Nothing is removed; what is unsealed is sealed first."""
+    def close(self, *, remove: bool = False) -> None:
+        """Close the files; what is unsealed is sealed first. ``remove``: nothing of the spool
+        is needed any more.
+        """
         self.seal()
         self.ledger.close()
+        if remove:  # while nobody else can have it
+            store.remove(self.folder)
         self._lease.release()
+
+
+def _take(folder: Path, patience: float) -> Lease | None:
+    """The lease on a folder, waiting for whoever holds it, and may remove it then."""
+    deadline = time.monotonic() + patience
+    while True:
+        store.private(folder)
+        if (lease := Lease.take(folder)) is not None or time.monotonic() > deadline:
+            return lease
+        time.sleep(_POLL)
 
 
 def _number(path: Path) -> int:

@@ -22,6 +22,7 @@ from pathlib import Path
 from prefect_prime.errors import SpoolError
 
 _OWNER = "owner"
+_REMOVED = ".removed-"
 
 
 def owner_folder(root: Path, run_id: object) -> Path:
@@ -48,10 +49,25 @@ def spools(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def remove(folder: Path) -> None:
-    """Remove an owner's spool, and its run's folder with it if nobody else is in there."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove an owner's spool, and its run's folder with it if nobody else is in there.
+
+    Whoever calls this holds its lease. The folder goes under its own name at once: a death in
+    the middle leaves no half of a spool, which a later attempt would take for the whole.
+    """
+    aside = folder.parents[1] / f"{_REMOVED}{uuid.uuid4().hex}"
+    try:
+        folder.rename(aside)
+    except OSError:  # it stays, whole, and is over as its ledger says
+        return
     with contextlib.suppress(OSError):
         folder.parent.rmdir()
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def sweep_out(root: Path) -> None:
+    """Remove what a death in the middle of ``remove`` left."""
+    for aside in root.glob(f"{_REMOVED}*"):
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def private(folder: Path) -> None:

@@ -1,0 +1,57 @@
+"""What a record's ``run.id`` is while the record lies in a spool: a placeholder.
+
+It stands for the evaluation that the record will belong to, which may not be known yet and may
+change, and for the producer's own run block, which the sample rows keep.
+"""
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from prefect_prime import encoding, records
+from prefect_prime.spool.ledger import Ledger
+
+#: Hex digits of a producer's number in a placeholder: four billion producers.
+_ORIGIN_DIGITS = 8
+
+
+class Stamping:
+    """The placeholders of one spool: a random token of its own, and a producer's number."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        if (token := ledger.fact("token")) is None:
+            token = secrets.token_hex(12)
+            ledger.set_fact("token", token)
+        self._ledger = ledger
+        self._root = f"pp{token}".encode()
+        self._placeholder = re.compile(self._root + rb"([0-9a-f]{%d})" % _ORIGIN_DIGITS)
+        self._latest: tuple[str, int] | None = None
+
+    def stamp(self, mapping: Mapping[str, Any]) -> dict[str, Any]:
+        """An episode or a trace with a placeholder on it and on every member trace."""
+        origin = records.origin_of(mapping)
+        latest = self._latest  # another thread may set another one meanwhile
+        if latest is None or latest[0] != origin:
+            latest = self._latest = (origin, self._ledger.intern_origin(origin))
+        placeholder = f"{self._root.decode()}{latest[1]:0{_ORIGIN_DIGITS}x}"
+        return records.stamp(mapping, placeholder)
+
+    def without_producer(self, line: bytes) -> bytes:
+        """A line as any producer would have it: a retry has another run id of its own."""
+        return self._placeholder.sub(self._root, line)
+
+    def fill_in(self, lines: bytes, evaluation_id: str) -> bytes:
+        """Lines as records of an evaluation."""
+        # Evaluation ids come from a service: whatever is in them stays inside the string.
+        return self._placeholder.sub(lambda _: orjson.dumps(evaluation_id)[1:-1], lines)
+
+    def take_off(self, line: bytes) -> dict[str, Any]:
+        """A line as its producer wrote it. Raises ``ValueError`` for another spool's."""
+        record: dict[str, Any] = encoding.decode(line)
+        found = self._placeholder.fullmatch(record["run"]["id"].encode())
+        if found is None:
+            raise ValueError("a line that is not of this spool")
+        return records.restore(record, self._ledger.origin(int(found[1], 16)))
