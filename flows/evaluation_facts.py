@@ -6,6 +6,7 @@ after one was closed, and every record of the spool goes into it.
 """
 
 import time
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -100,6 +101,16 @@ class EvaluationFacts:
             self._ledger.set_fact("predecessor", before and before.id)
             for key in ("evaluation", "intent", "ending", "closed", "unsure"):
                 self._ledger.set_fact(key, None)
+
+    def succeed(self, evaluation_id: str, generation: int) -> None:
+        """An evaluation of this flow run is known whose records are in another spool."""
+        with self._ledger.transaction():
+            self._ledger.set_fact("generation", generation + 1)
+            self._ledger.set_fact("predecessor", evaluation_id)
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Of the ledger: what is done inside is done as a whole."""
+        return self._ledger.transaction()
 
     # -- its end -------------------------------------------------------------------------
 
