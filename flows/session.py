@@ -21,12 +21,13 @@ from prefect.client.schemas.objects import FlowRun
 from prefect_prime.credentials import Credentials
 from prefect_prime.endings import Ending
 from prefect_prime.errors import EnvironmentResolutionError, is_refusal
+from prefect_prime.flows.courier import Uplink
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import Log, Recording
 from prefect_prime.flows.remote_evaluation import RemoteEvaluation
 from prefect_prime.flows.result import EvalResult
 from prefect_prime.flows.server import whereabouts
-from prefect_prime.flows.uploader import Uplink, Uploader
+from prefect_prime.flows.uploader import Uploader
 from prefect_prime.settings import Settings
 from prefect_prime.spool import Spool, store
 from prefect_prime.spool.intake import GuestIntake

@@ -128,6 +128,11 @@ class Ledger(Database):
         sql = "SELECT rollout FROM records WHERE segment = ? ORDER BY position"
         return [rollout for (rollout,) in self.rows(sql, (segment,))]
 
+    def record_ids(self, segment: int) -> list[str]:
+        """The id of each record of a segment, in the order of its lines."""
+        sql = "SELECT id FROM records WHERE segment = ? ORDER BY position"
+        return [record for (record,) in self.rows(sql, (segment,))]
+
     def count(self, kind: Kind) -> int:
         """How many records of a kind the closed segments hold."""
         rows = self.rows("SELECT coalesce(sum(records), 0) FROM segments WHERE kind = ?", (kind,))

@@ -5,9 +5,10 @@ exact size of their JSON. Both are the same bytes however often they are made, s
 request can be told from another by its digest, and a later process can go on in the middle.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Any
 
 from prefect_prime import encoding
 from prefect_prime.projection import MAX_REQUEST_BYTES, sample_rows
@@ -19,11 +20,25 @@ _HEAD, _TAIL = b'{"samples":[', b"]}"
 
 @dataclass(frozen=True, slots=True)
 class SamplesRequest:
-    """One request body, its rows, and how many records are whole once it is stored."""
+    """One request body; the record that each of its rows is of, by its id; and the records
+    that are whole once it is stored.
+    """
 
     body: bytes
-    records: int
-    rows: int
+    owners: tuple[str, ...]
+    completes: tuple[str, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows themselves."""
+        rows: list[dict[str, Any]] = encoding.decode(self.body)["samples"]
+        return rows
+
+    def part(self, positions: Sequence[int]) -> bytes:
+        """The body of a request for some of the rows, or for all."""
+        if len(positions) == len(self.owners):
+            return self.body
+        rows = self.rows()
+        return encoding.dumps({"samples": [rows[position] for position in positions]})
 
 
 @dataclass(slots=True)
@@ -49,13 +64,16 @@ def plan_samples(spool: Spool, delivery: Delivery, limit: int = MAX_REQUEST_BYTE
     """
     plan = SamplesPlan()
     body = bytearray(_HEAD)
-    whole = rows = 0
+    owners: list[str] = []
+    completes: list[str] = []
 
     def close() -> None:
-        nonlocal body, whole, rows
-        if rows:
-            plan.requests.append(SamplesRequest(bytes(body) + _TAIL, whole, rows))
-        body, whole, rows = bytearray(_HEAD), 0, 0
+        if owners:
+            body.extend(_TAIL)
+            plan.requests.append(SamplesRequest(bytes(body), tuple(owners), tuple(completes)))
+        body[:] = _HEAD
+        owners.clear()
+        completes.clear()
 
     for projected in _projected(spool, delivery):
         fitting = [row for row in projected.rows if len(_HEAD) + len(row) + len(_TAIL) <= limit]
@@ -67,11 +85,12 @@ def plan_samples(spool: Spool, delivery: Delivery, limit: int = MAX_REQUEST_BYTE
         for row in fitting:
             if len(body) + len(row) + 1 + len(_TAIL) > limit:
                 close()
-            if rows:
-                body += b","
-            body += row
-            rows += 1
-        whole += bool(fitting) and not incomplete
+            if owners:
+                body.extend(b",")
+            body.extend(row)
+            owners.append(projected.record_id)
+        if fitting and not incomplete:
+            completes.append(projected.record_id)
     close()
     return plan
 
