@@ -22,6 +22,7 @@ from prefect_prime.errors import RecordRejectedError
 from prefect_prime.flows import hosted, sessions
 from prefect_prime.flows.credentials import load_credentials
 from prefect_prime.flows.options import EvalPlan
+from prefect_prime.flows.recording import losses
 from prefect_prime.flows.result import EvalResult
 from prefect_prime.flows.run import EvalRun, entered, surrounding_run
 from prefect_prime.flows.session import Session
@@ -125,7 +126,7 @@ class Attempt:
             status=status,
             episodes=self.run.episodes_logged,
             summary=self.run.summary,
-            losses=session.losses(),
+            losses=losses(session.tallies()),
             rejected=self.run.rejected_records,
             dropped=self.run.dropped_records,
         )
@@ -135,16 +136,16 @@ class Attempt:
         reward = result.summary.get("avg_reward")
         if result.episodes and isinstance(reward, int | float):
             parts.append(f"avg_reward {reward:.4g}")
-        for sink, losses in result.losses.items():
-            if losses["failed"]:
-                parts.append(f"{losses['failed']} not stored by {sink}")
-            if losses["pending"]:
-                parts.append(f"{losses['pending']} still to be sent to {sink}")
+        for sink, lost in result.losses.items():
+            if lost["failed"]:
+                parts.append(f"{lost['failed']} not stored by {sink}")
+            if lost["pending"]:
+                parts.append(f"{lost['pending']} still to be sent to {sink}")
         if result.rejected:
             parts.append(f"{result.rejected} rejected")
         if result.dropped:
             parts.append(f"{result.dropped} dropped")
-        if any(losses["pending"] for losses in result.losses.values()):
+        if any(lost["pending"] for lost in result.losses.values()):
             parts.append(f"they wait in {self._session.place}")
         return ", ".join(parts)
 

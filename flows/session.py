@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +235,13 @@ class Session(Recording):
         return status
 
     def _metadata(self) -> dict[str, Any]:
-        known = {"losses": self.losses(), "rejected": self.rejected, "torn": self.spool.torn}
+        known = {
+            "records": {sink: asdict(tally) for sink, tally in self.tallies().items()},
+            "losses": self.losses(),
+            "rejected": self.rejected,
+            "dropped": self.dropped,
+            "torn": self.spool.torn,
+        }
         where = whereabouts(self.flow_run, store.store_id(self._settings.spool_dir))
         return {**self.plan.spec.metadata, "prefect": {**where, **known}}
 

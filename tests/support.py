@@ -6,6 +6,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
+from prefect_prime.local import LocalPlatform
 from prefect_prime.platform_client import PlatformClient
 
 DATA = Path(__file__).parent / "data" / "verifiers-runs"
@@ -67,3 +68,16 @@ class Evaluations:
     def named(self, name: str) -> list[dict[str, Any]]:
         found = self.client.list_evaluations(limit=1000)["evaluations"]
         return [evaluation for evaluation in found if evaluation["name"] == name]
+
+
+def the_traces_of(platform: LocalPlatform, evaluation_id: str) -> list[str]:
+    """The ids of an evaluation's traces, as Prime Traces has them."""
+    found: list[str] = []
+    cursor = None
+    with platform.credentials.get_traces_client() as client:
+        while True:
+            page = client.list(run_id=evaluation_id, limit=100, cursor=cursor)
+            found += [item.trace_id for item in page.items]
+            cursor = page.next_cursor
+            if cursor is None:
+                return found

@@ -10,6 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from prefect_prime.metrics import RunSummary, SummaryAccumulator
 from prefect_prime.projection import example_id
 from prefect_prime.records import Kind
 from prefect_prime.spool import store
-from prefect_prime.spool.deliveries import SINKS, Delivery, DeliveryState, Sink
+from prefect_prime.spool.deliveries import SINKS, Delivery, DeliveryState, Sink, Tally
 from prefect_prime.spool.lease import Lease
 from prefect_prime.spool.ledger import Ledger, RecordEntry
 from prefect_prime.spool.routes import Routes, SinksSetting, routes_for
@@ -308,14 +309,18 @@ class Spool:
                 counts.update(segment.rollouts)
         return {orjson.loads(example): count for example, count in counts.items()}
 
-    def unsealed(self, sink: Sink) -> int:
-        """How many records in open segments are meant for a sink."""
+    def tally(self, sink: Sink) -> Tally:
+        """What became of all records for one sink, those in open segments included."""
         with self._lock:
-            return sum(
-                len(segment.entries)
-                for kind, segment in self._open.items()
-                if self._initial_state(kind, sink) == "pending"
-            )
+            known = self.ledger.deliveries.tally(sink)
+            unsealed = {"pending": 0, "skipped": 0}
+            for kind, segment in self._open.items():
+                unsealed[self._initial_state(kind, sink)] += len(segment.entries)
+        return replace(
+            known,
+            pending=known.pending + unsealed["pending"],
+            skipped=known.skipped + unsealed["skipped"],
+        )
 
     def summary(self) -> RunSummary:
         """The metrics over everything taken in."""
