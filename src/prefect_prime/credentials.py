@@ -120,9 +120,10 @@ class Credentials(BaseModel):
             raise ConfigurationError(self.traces_skipped_reason)
         from prime_traces import TracesClient  # noqa: PLC0415 - import time
 
+        from prefect_prime.traces_client import TracesUploads  # noqa: PLC0415 - import time
         from prefect_prime.transport import user_agent  # noqa: PLC0415 - import time
 
-        traces = TracesClient(
+        uploads = TracesUploads(
             api_key=self.api_key.get_secret_value(),
             # "" is final where None would be looked up in the environment.
             team_id=self.team_id or "",
@@ -130,5 +131,5 @@ class Credentials(BaseModel):
             user_agent=user_agent(),
         )
         # A redirect would take the records and the team to an origin nobody named.
-        traces.client.client.follow_redirects = False
-        return traces
+        uploads.client.follow_redirects = False
+        return TracesClient(uploads)
