@@ -8,7 +8,7 @@ here, because no hook runs for it.
 
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from prefect.client.schemas.objects import State
@@ -16,18 +16,21 @@ from prefect.context import FlowRunContext
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.logging.loggers import get_logger
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 
 from prefect_prime.errors import RecordRejectedError
 from prefect_prime.flows import hosted, sessions
 from prefect_prime.flows.credentials import load_credentials
+from prefect_prime.flows.endings import REGRESSED
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import losses
 from prefect_prime.flows.result import EvalResult
 from prefect_prime.flows.run import EvalRun, entered, surrounding_run
+from prefect_prime.flows.server import take_no_more_retries
 from prefect_prime.flows.session import Session
 from prefect_prime.flows.sweep import sweep_in_background
 from prefect_prime.flows.untracked import Untracked
+from prefect_prime.gates import Judgement
 from prefect_prime.settings import load_settings
 from prefect_prime.spool import store
 
@@ -96,7 +99,10 @@ class Attempt:
         if isinstance(self._session, Session):
             self._session.result = result
         value = result if value is None else value
-        message = self._message(result)
+        judgements = self._session.judge(sent=drained)
+        message = self._message(result, judgements)
+        if any(each.verdict == "regressed" for each in judgements):
+            return self._regressed(message)
         if self._plain:
             self._session.log.info("%s", message)
             return value
@@ -131,8 +137,17 @@ class Attempt:
             dropped=self.run.dropped_records,
         )
 
-    def _message(self, result: EvalResult) -> str:
-        parts = [f"{result.episodes} episode{'' if result.episodes == 1 else 's'}"]
+    def _regressed(self, message: str) -> State[Any]:
+        """The evaluation is valid and the flow run has failed, for good: a retry would find
+        that the entrypoint has returned, and the same numbers.
+        """
+        if (flow_run_id := self.run.flow_run_id) is not None:
+            take_no_more_retries(flow_run_id)
+        return Failed(name=REGRESSED, message=message)
+
+    def _message(self, result: EvalResult, judgements: Sequence[Judgement]) -> str:
+        said = [each.reason for each in judgements if each.verdict != "passed"]
+        parts = [*said, f"{result.episodes} episode{'' if result.episodes == 1 else 's'}"]
         reward = result.summary.get("avg_reward")
         if result.episodes and isinstance(reward, int | float):
             parts.append(f"avg_reward {reward:.4g}")
