@@ -92,7 +92,7 @@ class Courier:
         upload = TracesUpload(
             _label(delivery),
             data,
-            content_digest(self._uplink.evaluation_id, "traces", data),
+            self._cache_key(delivery),
             records=delivery.records,
             line_format=LineFormat.EPISODE if delivery.kind == "episode" else LineFormat.TRACE,
             context=dict(self._uplink.context),
@@ -110,12 +110,11 @@ class Courier:
     def _send_samples(self, delivery: Delivery) -> None:
         evaluation_id = self._uplink.evaluation_id
         plan = plan_samples(self._spool, delivery)
-        data = self._spool.payload(delivery, evaluation_id)
         upload = SamplesUpload(
             _label(delivery),
             evaluation_id,
             plan.requests,
-            content_digest(evaluation_id, "samples", data),
+            self._cache_key(delivery),
             sent=delivery.requests,
             doubted_at=delivery.changed_at if delivery.in_doubt else None,
             blamed=delivery.blamed,
@@ -126,6 +125,10 @@ class Courier:
             blamed = self._call(upload_samples, self._uplink.platform, upload)
         too_large = dict.fromkeys(plan.oversized, "too large for the samples table")
         self._settle(delivery, {**blamed, **too_large}, skipped=plan.without_row)
+
+    def _cache_key(self, delivery: Delivery) -> str:
+        content = self._spool.ledger.segment_digest(delivery.segment)
+        return content_digest(self._uplink.evaluation_id, delivery.sink, content)
 
     def _settle(self, delivery: Delivery, blamed: Mapping[str, str], *, skipped: int = 0) -> None:
         detail = _named(blamed) if blamed else None

@@ -8,6 +8,7 @@ evaluation, the sums of the metrics. It never holds a credential.
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,11 @@ class Ledger(Database):
         sql = "SELECT id FROM records WHERE segment = ? ORDER BY position"
         return [record for (record,) in self.rows(sql, (segment,))]
 
+    def segment_digest(self, segment: int) -> bytes:
+        """The same exactly for the same records in the same order: sha256 of their digests."""
+        sql = "SELECT digest FROM records WHERE segment = ? ORDER BY position"
+        return sha256(b"".join(digest for (digest,) in self.rows(sql, (segment,)))).digest()
+
     def count(self, kind: Kind) -> int:
         """How many records of a kind the closed segments hold."""
         rows = self.rows("SELECT coalesce(sum(records), 0) FROM segments WHERE kind = ?", (kind,))
@@ -145,6 +151,10 @@ class Ledger(Database):
         with self.transaction():
             self.write("INSERT OR IGNORE INTO origins (value) VALUES (?)", (origin,))
             return int(self.rows("SELECT number FROM origins WHERE value = ?", (origin,))[0][0])
+
+    def origins(self) -> int:
+        """How many producers' run blocks there are; they are numbered from 1."""
+        return int(self.rows("SELECT coalesce(max(number), 0) FROM origins")[0][0])
 
     def origin(self, number: int) -> str:
         """The producer's run block behind a number."""
