@@ -8,7 +8,8 @@ here, because no hook runs for it.
 
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 from prefect.client.schemas.objects import State
@@ -22,6 +23,7 @@ from prefect_prime.errors import RecordRejectedError
 from prefect_prime.flows import hosted, sessions
 from prefect_prime.flows.credentials import load_credentials
 from prefect_prime.flows.endings import REGRESSED
+from prefect_prime.flows.forked import end_fork
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import losses
 from prefect_prime.flows.result import EvalResult
@@ -66,6 +68,19 @@ class Attempt:
         """Whether an earlier attempt's entrypoint has returned: only the rest is to be done."""
         return isinstance(self._session, Session) and self._session.facts.returned
 
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Around the user's function. A fork that leaves it, in whatever way, ends here."""
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if not self.run.is_here:
+                end_fork(error)
+
     def log(self, yielded: Any) -> None:
         """Log what a generator yielded: one episode, or a list of them."""
         self.run.log_episodes(yielded if isinstance(yielded, list | tuple) else [yielded])
@@ -77,8 +92,6 @@ class Attempt:
         ``UploadFailedError`` under ``on_error="raise"``.
         """
         self.run.end()
-        if not self.run.is_here:
-            return value  # a fork that came back from the entrypoint: the parent finishes
         if isinstance(value, State) and value.is_cancelled():
             self._session.drain(self._drain_time())
             sessions.close(self._session, value)

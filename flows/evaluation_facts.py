@@ -7,7 +7,7 @@ after one was closed, and every record of the spool goes into it.
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -190,6 +190,20 @@ class Peek:
     unfinished: bool
     """Whether there are records that may still be sent."""
     changed_at: float
+
+
+def is_bare(folder: Path) -> bool:
+    """Whether a spool holds nothing: its owner died before it planned anything.
+
+    Whoever calls this holds its lease.
+    """
+    if any(folder.glob("*.jsonl")) or any(folder.parent.glob("guest-*")):
+        return False
+    path = folder / "ledger.sqlite3"
+    if not path.exists():
+        return True
+    with closing(Ledger(path)) as ledger:
+        return EvaluationFacts(ledger).plan() is None
 
 
 def peek(folder: Path) -> Peek | None:
