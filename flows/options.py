@@ -67,8 +67,9 @@ class EvalPlan:
 
     def without_secret(self) -> "EvalPlan":
         """The plan as it may travel: credentials by their block's name, or not at all."""
-        named = self.credentials if isinstance(self.credentials, str) else None
-        return replace(self, credentials=named)
+        given = self.credentials
+        named = given.saved_as if isinstance(given, PrimeCredentials) else given
+        return replace(self, credentials=named if isinstance(named, str) else None)
 
     @classmethod
     def untracked(cls, name: str) -> "EvalPlan":

@@ -65,7 +65,7 @@ class PlatformClient:
             else None
         )
         self._transport = Transport(
-            api_key=credentials.api_key.get_secret_value(),
+            api_key=credentials.api_key,
             base_url=credentials.base_url,
             timeout=DEFAULT_TIMEOUT if timeout is None else httpx.Timeout(timeout),
             transport=transport,

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import httpx
 from prime_traces.core.client import AMBIGUOUS_TRANSPORT_ERRORS, raise_for_response, retry_delay
+from pydantic import SecretStr
 
 from prefect_prime.errors import (
     APIError,
@@ -60,19 +61,25 @@ class Transport:
     def __init__(
         self,
         *,
-        api_key: str,
+        api_key: SecretStr,
         base_url: str,
         timeout: httpx.Timeout,
         transport: httpx.BaseTransport | None,
         attempts: int,
         sleep: Callable[[float], None],
+        team_id: str | None = None,
     ) -> None:
         self._key = api_key
         self._attempts = attempts
         self._base_url = base_url
         self._sleep = sleep
+        # As httpx.Headers, which show no key to a traceback that shows variables.
+        headers = httpx.Headers({"User-Agent": user_agent()})
+        headers["Authorization"] = f"Bearer {api_key.get_secret_value()}"
+        if team_id is not None:  # Prime Traces alone takes it so
+            headers["X-Prime-Team-ID"] = team_id
         self._client = _open_pool(
-            headers={"Authorization": f"Bearer {api_key}", "User-Agent": user_agent()},
+            headers=headers,
             timeout=timeout,
             transport=transport,
         )
@@ -165,15 +172,15 @@ class Transport:
         return mark_ambiguous(
             APIError(
                 f"{what} at {self._base_url} was redirected ({response.status_code}) to "
-                f"{self._quoted(origin)}; nothing was sent there. If that is the platform, set "
-                "its URL as base_url (PRIME_API_BASE_URL).",
+                f"{self._quoted(origin)}; nothing was sent there. If that is the service, name it "
+                "in the credentials (PRIME_API_BASE_URL, PRIME_TRACES_URL).",
                 status_code=response.status_code,
             ),
             ambiguous=False,
         )
 
     def _quoted(self, text: str) -> str:
-        text = text.replace(self._key, "[API key]")
+        text = text.replace(self._key.get_secret_value(), "[API key]")
         text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         if len(text) > _QUOTED_HEAD + _QUOTED_TAIL:
             return f"{text[:_QUOTED_HEAD]} ... {text[-_QUOTED_TAIL:]}"
@@ -200,7 +207,7 @@ def user_agent() -> str:
 
 
 def _open_pool(
-    *, headers: dict[str, str], timeout: httpx.Timeout, transport: httpx.BaseTransport | None
+    *, headers: httpx.Headers, timeout: httpx.Timeout, transport: httpx.BaseTransport | None
 ) -> httpx.Client:
     try:
         return httpx.Client(
