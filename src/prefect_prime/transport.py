@@ -44,6 +44,8 @@ MAX_BACKOFF = 2.0
 _QUOTED_HEAD, _QUOTED_TAIL = 240, 120
 
 API_PREFIX = "/api/v1"
+#: What httpx raises where the environment's proxies or certificates cannot be used.
+POOL_ERRORS = (OSError, ValueError, ImportError)
 
 
 class Call(NamedTuple):
@@ -180,11 +182,16 @@ class Transport:
         )
 
     def _quoted(self, text: str) -> str:
-        text = text.replace(self._key.get_secret_value(), "[API key]")
-        text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-        if len(text) > _QUOTED_HEAD + _QUOTED_TAIL:
-            return f"{text[:_QUOTED_HEAD]} ... {text[-_QUOTED_TAIL:]}"
-        return text
+        return quoted(text, self._key)
+
+
+def quoted(text: str, key: SecretStr) -> str:
+    """What somebody else wrote, as an error may quote it: short, printable, free of the key."""
+    text = text.replace(key.get_secret_value(), "[API key]")
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if len(text) > _QUOTED_HEAD + _QUOTED_TAIL:
+        return f"{text[:_QUOTED_HEAD]} ... {text[-_QUOTED_TAIL:]}"
+    return text
 
 
 def segment(value: str) -> str:
@@ -209,19 +216,26 @@ def user_agent() -> str:
 def _open_pool(
     *, headers: httpx.Headers, timeout: httpx.Timeout, transport: httpx.BaseTransport | None
 ) -> httpx.Client:
+    failure: Exception
     try:
         return httpx.Client(
             headers=headers, timeout=timeout, transport=transport, follow_redirects=False
         )
-    except OSError as exc:
-        reason = f"SSL_CERT_FILE or SSL_CERT_DIR cannot be read ({exc.strerror or exc})"
-    except (ValueError, ImportError) as exc:
-        # Its message may show a proxy's password.
-        reason = (
-            f"a proxy of the environment cannot be used ({type(exc).__name__}): "
-            "look at HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
-        )
-    raise ConfigurationError(reason)
+    except POOL_ERRORS as exc:
+        failure = unusable_environment(exc)
+    raise failure
+
+
+def unusable_environment(exc: Exception) -> ConfigurationError:
+    """Why no connection pool can be opened, for one of ``POOL_ERRORS``."""
+    if isinstance(exc, OSError):
+        why = exc.strerror or exc
+        return ConfigurationError(f"SSL_CERT_FILE or SSL_CERT_DIR cannot be read ({why})")
+    # Its message may show a proxy's password.
+    return ConfigurationError(
+        f"a proxy of the environment cannot be used ({type(exc).__name__}): "
+        "look at HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
+    )
 
 
 def _refused(response: httpx.Response) -> APIError | None:
