@@ -20,7 +20,7 @@ from prefect.states import Completed, Failed
 
 from prefect_prime.errors import RecordRejectedError
 from prefect_prime.flows import hosted, sessions
-from prefect_prime.flows.credentials import load_credentials, unreachable_from_outside
+from prefect_prime.flows.credentials import load_credentials, warn_if_unsaved
 from prefect_prime.flows.endings import REGRESSED
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import losses
@@ -211,10 +211,8 @@ def begin(fn: Any) -> Attempt:
             lambda: Session(folder, settings, usable, log, patience=_PATIENCE),
         )
         if not retried:
-            if usable is not None and (
-                warning := unreachable_from_outside(plan.credentials, usable, settings)
-            ):
-                log.warning("%s", warning)
+            if usable is not None:
+                warn_if_unsaved(plan.credentials, usable, settings, context.flow_run, log)
             plan = hosted.claim(plan)
             sweep_in_background(settings, usable, folder)
         session.begin(context.flow_run, plan, log)

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from prefect.client.schemas.objects import FlowRun
 from pydantic import ValidationError
 
 from prefect_prime.blocks import PrimeCredentials
@@ -10,6 +11,7 @@ from prefect_prime.credentials import Credentials
 from prefect_prime.errors import ConfigurationError
 from prefect_prime.fields import problems
 from prefect_prime.flows.options import CredentialsOption
+from prefect_prime.flows.recording import Log
 from prefect_prime.settings import Settings
 
 #: What Prefect lets a block document be called.
@@ -57,17 +59,26 @@ def _check_name(name: object, settings: Settings) -> None:
         )
 
 
-def unreachable_from_outside(
-    option: CredentialsOption, credentials: Credentials, settings: Settings
-) -> str | None:
-    """What to know of credentials that no other process can load; None where one can."""
-    if isinstance(option, str) or credentials == Credentials.from_environment(settings):
-        return None
-    if isinstance(option, PrimeCredentials) and option.saved_as is not None:
-        return None
-    return (
-        "The credentials of this eval were never saved as a block: should its process die, no"
-        " hook outside of it can load them, and the evaluation stays open until reconcile is"
-        " given credentials for it. PrimeCredentials(...).save('prime-prod') and"
-        " credentials='prime-prod' avoid that."
-    )
+def warn_if_unsaved(
+    option: CredentialsOption,
+    credentials: Credentials,
+    settings: Settings,
+    flow_run: FlowRun,
+    log: Log,
+) -> None:
+    """Say of credentials that no other process can load what that will cost.
+
+    Hooks outside run for deployments; plain ``Credentials`` in a run without one are a test's, or
+    somebody's at a prompt.
+    """
+    if isinstance(option, PrimeCredentials):
+        unsaved = option.saved_as is None
+    else:
+        unsaved = isinstance(option, Credentials) and flow_run.deployment_id is not None
+    if unsaved and credentials != Credentials.from_environment(settings):
+        log.warning(
+            "The credentials of this eval were never saved as a block: should its process die, no"
+            " hook outside of it can load them, and the evaluation stays open until reconcile is"
+            " given credentials for it. PrimeCredentials(...).save('prime-prod') and"
+            " credentials='prime-prod' avoid that."
+        )

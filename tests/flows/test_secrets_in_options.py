@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.flow_engine import run_flow
 from pydantic import SecretStr
 
 from prefect_prime.blocks import PrimeCredentials
@@ -38,15 +39,29 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.message for each in caplog.records if UNSAVED in each.message]
 
 
-@pytest.mark.parametrize("as_a_block", [True, False])
 def test_credentials_that_no_other_process_can_load_are_warned_about_once(
-    platform: LocalPlatform, caplog: pytest.LogCaptureFixture, *, as_a_block: bool
+    platform: LocalPlatform, caplog: pytest.LogCaptureFixture
 ) -> None:
-    known = platform.credentials
-    evaluate(block_of(known) if as_a_block else known)
+    evaluate(block_of(platform.credentials))
     (told,) = warnings_of(caplog)
     assert "reconcile" in told
     assert ".save(" in told
+
+
+def test_plain_credentials_are_warned_about_where_a_hook_may_run_outside(
+    platform: LocalPlatform, caplog: pytest.LogCaptureFixture
+) -> None:
+    @eval_flow(environments=["toy"], credentials=platform.credentials)
+    def entrypoint() -> None: ...
+
+    entrypoint()
+    assert warnings_of(caplog) == []
+
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow(entrypoint), "of-plain-ones")
+        flow_run = client.create_flow_run_from_deployment(deployment)
+    run_flow(entrypoint, flow_run=flow_run)
+    assert len(warnings_of(caplog)) == 1
 
 
 def test_credentials_that_another_process_can_load_are_not(
@@ -62,7 +77,7 @@ def test_credentials_that_another_process_can_load_are_not(
     monkeypatch.setenv("PRIME_API_BASE_URL", known.base_url)
     monkeypatch.setenv("PRIME_FRONTEND_URL", known.frontend_url)
     monkeypatch.setenv("PRIME_TRACES_URL", str(known.traces_url))
-    evaluate(known)
+    evaluate(block_of(known))
     evaluate(None)
     assert warnings_of(caplog) == []
 
