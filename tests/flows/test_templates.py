@@ -58,14 +58,14 @@ def test_a_config_is_not_read_from_where_a_parameter_points(tmp_path: Path) -> N
     (tmp_path / "secrets.toml").write_text("key = 'geheim'")
     options = EvalOptions(environments=["toy"], config=f"{tmp_path}/configs/{{name}}.toml")
     with pytest.raises(ConfigurationError, match="leads out of"):
-        plan(options, {"name": "../secrets"}, None)
+        plan(options, {"name": "../secrets"}, "an eval", None)
 
 
 @pytest.mark.parametrize("value", ["a\0b", "\ud800", "x" * 5000, "a\nb"])
 def test_a_config_s_name_that_no_file_can_have_is_one_clear_error(value: str) -> None:
     options = EvalOptions(environments=["toy"], config="configs/{name}.toml")
     with pytest.raises(ConfigurationError, match=r"^config ") as caught:
-        plan(options, {"name": value}, None)
+        plan(options, {"name": value}, "an eval", None)
     assert "\n" not in str(caught.value)
 
 
@@ -74,10 +74,10 @@ def test_a_config_s_name_that_no_file_can_have_is_one_clear_error(value: str) ->
 )
 def test_an_environment_s_name_is_a_name(value: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^environment "):
-        plan(EvalOptions(environments=["{env}"]), {"env": value}, None)
+        plan(EvalOptions(environments=["{env}"]), {"env": value}, "an eval", None)
 
 
 @pytest.mark.parametrize("value", [".", ".."])
 def test_an_evaluation_s_id_that_is_no_part_of_a_url_is_refused(value: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be the name or id"):
-        plan(EvalOptions(evaluation_id="{evaluation}"), {"evaluation": value}, None)
+        plan(EvalOptions(evaluation_id="{evaluation}"), {"evaluation": value}, "an eval", None)
