@@ -21,7 +21,7 @@ from prefect.states import Completed, Failed
 
 from prefect_prime.errors import RecordRejectedError
 from prefect_prime.flows import hosted, sessions
-from prefect_prime.flows.credentials import load_credentials
+from prefect_prime.flows.credentials import load_credentials, warn_if_unsaved
 from prefect_prime.flows.endings import REGRESSED
 from prefect_prime.flows.forked import end_fork
 from prefect_prime.flows.options import EvalPlan
@@ -33,7 +33,7 @@ from prefect_prime.flows.session import Session
 from prefect_prime.flows.sweep import sweep_in_background
 from prefect_prime.flows.untracked import Untracked
 from prefect_prime.gates import Judgement
-from prefect_prime.settings import load_settings
+from prefect_prime.settings import config_file_problem, load_settings
 from prefect_prime.spool import store
 
 #: Seconds that whoever still finishes an earlier attempt is waited for: a hook, reconcile.
@@ -206,10 +206,12 @@ def begin(fn: Any) -> Attempt:
     if settings.mode == "disabled":
         log.info("PRIME_RUNS_MODE=disabled: this eval is not tracked.")
     elif credentials is None and settings.mode == "online":
+        problem = config_file_problem()
         log.warning(
-            "This eval is not tracked: there is no API key. Set PRIME_API_KEY, save a Prime"
+            "This eval is not tracked: there is no API key%s. Set PRIME_API_KEY, save a Prime"
             " Credentials block and name it in credentials=, or set PRIME_RUNS_MODE=offline to"
-            " keep the records for later."
+            " keep the records for later.",
+            f" ({problem})" if problem else "",
         )
     else:
         # Prefect 3.9.1: once an attempt has raised in this process, a later one that returns a
@@ -222,6 +224,8 @@ def begin(fn: Any) -> Attempt:
             lambda: Session(folder, settings, usable, log, patience=_PATIENCE),
         )
         if not retried:
+            if usable is not None:
+                warn_if_unsaved(plan.credentials, usable, settings, context.flow_run, log)
             plan = hosted.claim(plan)
             sweep_in_background(settings, usable, folder)
         session.begin(context.flow_run, plan, log)

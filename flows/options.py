@@ -11,9 +11,10 @@ from prefect_prime.config_source import read_config
 from prefect_prime.credentials import Credentials
 from prefect_prime.environments import EnvironmentRef
 from prefect_prime.errors import ConfigurationError
-from prefect_prime.flows.templates import render
+from prefect_prime.flows.templates import render, render_path
 from prefect_prime.gates import Gate
 from prefect_prime.tasks import EvaluationSpec
+from prefect_prime.transport import segment
 
 OnError = Literal["warn", "raise"]
 #: A block document's name, the credentials themselves, or None: from the environment.
@@ -67,8 +68,9 @@ class EvalPlan:
 
     def without_secret(self) -> "EvalPlan":
         """The plan as it may travel: credentials by their block's name, or not at all."""
-        named = self.credentials if isinstance(self.credentials, str) else None
-        return replace(self, credentials=named)
+        given = self.credentials
+        named = given.saved_as if isinstance(given, PrimeCredentials) else given
+        return replace(self, credentials=named if isinstance(named, str) else None)
 
     @classmethod
     def untracked(cls, name: str) -> "EvalPlan":
@@ -121,7 +123,10 @@ def plan(
 def _identity(option: str, template: str | None, parameters: Mapping[str, Any]) -> str | None:
     # A parameter that is None means that there is none, not one named "None".
     given = {name: "" if value is None else value for name, value in parameters.items()}
-    return render(option, template, given) or None
+    identity: str | None = render(option, template, given) or None
+    if identity is not None:
+        segment(identity)  # one that can be none is said before anything is requested
+    return identity
 
 
 def _gates(given: Sequence[Any] | str, parameters: Mapping[str, Any]) -> list[Gate]:
@@ -153,7 +158,7 @@ def _metadata(config: Any, parameters: Mapping[str, Any], beside: Path | None) -
     if config is None:
         return {}
     # A mapping is stored as given: it may well hold braces.
-    path = render("config", config, parameters) if isinstance(config, str) else config
+    path = render_path("config", config, parameters) if isinstance(config, str) else config
     return read_config(path, beside)
 
 
