@@ -10,6 +10,7 @@ import orjson
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import BaseModel
 
+from prefect_prime.local import pages_facts
 from prefect_prime.local.evaluations import MAX_PAGE, OPEN, find
 from prefect_prime.local.wire import (
     HTTP_CONFLICT,
@@ -29,7 +30,8 @@ class _Samples(BaseModel):
 @router.post("")
 def append(platform: CurrentPlatform, evaluation_id: str, body: JsonObject) -> Response:
     """Store rows after those that are there."""
-    rows = [orjson.dumps(row) for row in validated(_Samples, body).samples]
+    samples = validated(_Samples, body).samples
+    rows = [orjson.dumps(row) for row in samples]
     with platform.store.write() as connection:
         evaluation = find(connection, evaluation_id)
         if platform.modes.closed_samples == "refuse" and evaluation["status"] not in OPEN:
@@ -39,6 +41,7 @@ def append(platform: CurrentPlatform, evaluation_id: str, body: JsonObject) -> R
             "INSERT INTO samples (evaluation_id, position, body) VALUES (?, ?, ?)",
             ((evaluation_id, position, row) for position, row in enumerate(rows, first)),
         )
+        pages_facts.add(connection, evaluation_id, first, samples)
     return json_answer({"evaluation_id": evaluation_id, "samples_added": len(rows)})
 
 
