@@ -196,12 +196,13 @@ def test_no_thread_and_no_socket_stays_behind():
 
 
 def run_in_foreground(*arguments, **environment):
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "prefect_prime.local", "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"} | environment,
+        env=kept | {"HOME": "/nonexistent"} | environment,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Self
 from pydantic import SecretStr
 
 from prefect_prime.credentials import Credentials
+from prefect_prime.fields import check_api_key
 from prefect_prime.local.app import API, api_routes, create_app
 from prefect_prime.local.environments import publish
 from prefect_prime.local.faults import Faults
@@ -48,7 +49,7 @@ class LocalPlatform:
     ``directory`` keeps the data; None is a temporary one that goes with the block.
     ``port`` 0 takes a free one. ``api_key`` None makes a new one. The modes and their
     values are explained in :mod:`prefect_prime.local.rules`; ``ValueError`` for an unknown
-    one, and for a port that cannot be. ``faults`` make it misbehave, as
+    one, and for a port or a key that cannot be. ``faults`` make it misbehave, as
     :mod:`prefect_prime.local.faults` explains.
 
     Entering raises ``OSError`` when the port is taken and
@@ -73,7 +74,11 @@ class LocalPlatform:
             raise ValueError(f"port={port}: use 0 (a free one) to {MAX_PORT}.")
         self._given_directory = None if directory is None else Path(directory)
         self._port = port
-        self._api_key = SecretStr(api_key or f"local-{secrets.token_urlsafe(24)}")
+        key = SecretStr(api_key or f"local-{secrets.token_urlsafe(24)}")
+        try:
+            self._api_key = check_api_key(key)
+        except ValueError as exc:
+            raise ValueError(f"api_key {exc}.") from None
         self._modes = Modes(
             status_updates=status_updates,
             closed_samples=closed_samples,

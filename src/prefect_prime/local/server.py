@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, MutableMapping
 from typing import Any, cast
 
+import h11
 import uvicorn
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -33,6 +34,16 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.app_state = {**self.app_state, _TRANSPORT: transport}
         super().connection_made(transport)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP; a request that is still served before it has lost its client."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:  # in the middle of an answer, or after it
+            self.transport.close()
 
 
 def transport_of(scope: Scope) -> asyncio.Transport:
