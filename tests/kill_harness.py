@@ -46,7 +46,7 @@ LATEST_REQUEST = 9
 LATEST_KILL = 0.3
 #: The share of requests that meet a fault, on the faulty platform.
 FAULT_RATE = 0.12
-FAULTS: tuple[Fault, ...] = ("429", "502 before", "502 after", "reset before", "reset after")
+FAULTS: tuple[Fault, ...] = ("429 before", "502 before", "502 after", "reset before", "reset after")
 #: Seconds after which a run without an owner counts as dead.
 ORPHANED_AFTER = 0.5
 #: Seconds that a process may take: it waits out a few faults at most.

@@ -93,7 +93,7 @@ def assert_whole(
 
 def no_samples(_method: str, path: str) -> Fault | None:
     """A platform that takes no samples for now."""
-    return "429" if path.endswith("samples") else None
+    return "429 before" if path.endswith("samples") else None
 
 
 def age(folder: Path, *, days: float) -> None:

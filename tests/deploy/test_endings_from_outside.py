@@ -244,7 +244,7 @@ def test_a_cancellation_while_it_drains_cancels_it(
         if method != "POST" or not path.endswith("samples") or cancelled:
             return None
         refused.append(path)
-        return "429"
+        return "429 before"
 
     with FaultyProxy(platform, away) as proxy:
         save(deployed, "ended-by-proxy", proxy.credentials)

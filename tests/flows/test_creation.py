@@ -66,7 +66,7 @@ def run(proxy: FaultyProxy, name: str, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("fault", "posts"),
     [
-        ("429", 2),
+        ("429 before", 2),
         ("502 before", 2),
         ("502 after", 1),
         ("reset before", 2),

@@ -95,7 +95,7 @@ def test_a_run_whose_last_upload_hangs_is_alive_until_it_is_over(
         entrypoint()
         assert reconciled(name) == []
         proxy.decide = healthy
-        proxy.let_go.set()
+        proxy.let_go()
 
         found = wait_until(lambda: reconciled(name))
 

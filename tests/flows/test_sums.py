@@ -65,7 +65,7 @@ def every_third() -> Callable[[str, str], Fault | None]:
     def decide(method: str, _path: str) -> Fault | None:
         nonlocal seen
         seen += method == "POST"
-        faults: list[Fault] = ["502 after", "reset after", "429", "502 before"]
+        faults: list[Fault] = ["502 after", "reset after", "429 before", "502 before"]
         return faults[seen // 3 % 4] if method == "POST" and seen % 3 == 0 else None
 
     return decide
