@@ -123,8 +123,7 @@ class Courier:
         blamed: dict[str, str] = {}
         if plan.requests:
             blamed = self._call(upload_samples, self._uplink.platform, upload)
-        too_large = dict.fromkeys(plan.oversized, "too large for the samples table")
-        self._settle(delivery, {**blamed, **too_large}, skipped=plan.without_row)
+        self._settle(delivery, {**blamed, **plan.unfit}, skipped=plan.without_row)
 
     def _cache_key(self, delivery: Delivery) -> str:
         content = self._spool.ledger.segment_digest(delivery.segment)

@@ -15,10 +15,10 @@ from prefect import task
 from prefect.client.schemas.objects import State
 from prefect.context import TaskRunContext
 from prefect.states import Completed
-from prime_traces import ErrorCode, LineFormat, TracesClient
+from prime_traces import MAX_LINE_BYTES, ErrorCode, LineFormat, TracesClient
 
 from prefect_prime import creation
-from prefect_prime.errors import APIError, detached, is_ambiguous
+from prefect_prime.errors import APIError, TraceTooLargeError, detached, is_ambiguous
 from prefect_prime.platform_client import PlatformClient
 from prefect_prime.readback import missing_rows
 from prefect_prime.splitting import send_in_parts
@@ -55,6 +55,13 @@ class TracesUpload:
         if len(positions) == self.records:
             return self.data
         return b"".join(self._lines[positions.start : positions.stop])
+
+    def check(self, positions: range) -> None:
+        """Raise ``TraceTooLargeError`` for a line that the service never takes, unsent."""
+        if len(self.data) > MAX_LINE_BYTES:
+            for position in positions:
+                if (size := len(self._lines[position]) - 1) > MAX_LINE_BYTES:
+                    raise TraceTooLargeError(position + 1, size, MAX_LINE_BYTES)
 
     @cached_property
     def _lines(self) -> list[bytes]:
@@ -130,6 +137,7 @@ def upload_traces(client: TracesClient, upload: TracesUpload) -> dict[str, Any] 
     receipts: list[str] = []
 
     def send(positions: range) -> None:
+        upload.check(positions)
         receipts.append(_upload_lines(client, upload, upload.lines(positions)))
 
     refused: APIError | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from prime_traces import ErrorCode
 
-from prefect_prime.errors import APIError, is_record_rejection
+from prefect_prime.errors import APIError, TraceTooLargeError, is_record_rejection
 
 #: Parts that are blamed one by one; then what is refused next is blamed as it stands. A service
 #: that refuses everything would else get two requests for every record there is.
@@ -37,8 +37,9 @@ def send_in_parts(count: int, send: Callable[[range], None]) -> dict[int, str]:
         positions = waiting.pop()
         try:
             send(positions)
-        except APIError as error:
-            if not is_record_rejection(error) or error.code in _ABOUT_THE_REQUEST:
+        except (APIError, TraceTooLargeError) as error:
+            code = getattr(error, "code", None)
+            if not is_record_rejection(error) or code in _ABOUT_THE_REQUEST:
                 raise
             if len(positions) > 1 and len(blamed) < MOST_BLAMED:
                 middle = len(positions) // 2

@@ -18,6 +18,10 @@ from prefect_prime.records import Kind
 from prefect_prime.spool import deliveries
 from prefect_prime.spool.database import Database
 from prefect_prime.spool.deliveries import Deliveries, DeliveryState, Sink
+from prefect_prime.spool.seen import Seen
+
+#: Far below the 32,766 parameters that one statement of SQLite may have.
+_ASKED_AT_ONCE = 500
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (
@@ -34,6 +38,9 @@ CREATE TABLE IF NOT EXISTS records (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS records_by_position ON records (segment, position);
 CREATE INDEX IF NOT EXISTS records_by_example ON records (example);
+CREATE TABLE IF NOT EXISTS members (
+    trace TEXT PRIMARY KEY, episode TEXT NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS origins (
     number INTEGER PRIMARY KEY, value TEXT NOT NULL UNIQUE
 );
@@ -45,12 +52,15 @@ CREATE TABLE IF NOT EXISTS rejections (
 
 @dataclass(frozen=True, slots=True)
 class RecordEntry:
-    """One record of a segment: its identity, and its place among its example's rollouts."""
+    """One record of a segment: its identity, its place among its example's rollouts, and
+    the ids of an episode's traces.
+    """
 
     id: str
     digest: bytes
     example: str | None
     rollout: int | None
+    traces: tuple[str, ...] = ()
 
 
 class Ledger(Database):
@@ -60,6 +70,7 @@ class Ledger(Database):
 
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
         super().__init__(path, _SCHEMA + deliveries.SCHEMA, fsync=fsync)
+        self._seen: Seen | None = None
         #: What each sink made of the segments.
         self.deliveries = Deliveries(self)
 
@@ -95,6 +106,11 @@ class Ledger(Database):
         states: Iterable[tuple[Sink, DeliveryState]],
     ) -> None:
         """Enter a closed segment: its records, and where each sink stands with it."""
+        seen = self._known()
+        for entry in entries:
+            seen.add(entry.id)
+            for trace in entry.traces:
+                seen.add(trace)
         with self.transaction():
             self.write(
                 "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)",
@@ -107,12 +123,46 @@ class Ledger(Database):
                     for position, entry in enumerate(entries)
                 ],
             )
+            # Whatever is there already, what is on the disk must come to be known as closed.
+            self.write_all(
+                "INSERT OR IGNORE INTO members VALUES (?, ?)",
+                [(trace, entry.id) for entry in entries for trace in entry.traces],
+            )
             self.deliveries.enter(number, len(entries), states)
 
     def digest(self, kind: Kind, record_id: str) -> bytes | None:
         """The digest under which a record of a closed segment was stored, if it was."""
+        if record_id not in self._known():
+            return None
         rows = self.rows("SELECT digest FROM records WHERE kind = ? AND id = ?", (kind, record_id))
         return rows[0][0] if rows else None
+
+    def holder(self, traces: Sequence[str]) -> tuple[str, str | None] | None:
+        """One of these trace ids that a closed segment holds, and the episode it is in; None
+        for a trace that was logged by itself.
+        """
+        seen = self._known()
+        traces = [trace for trace in traces if trace in seen]
+        for start in range(0, len(traces), _ASKED_AT_ONCE):
+            asked = traces[start : start + _ASKED_AT_ONCE]
+            places = ",".join("?" * len(asked))
+            rows = self.rows(
+                f"SELECT trace, episode FROM members WHERE trace IN ({places})"  # noqa: S608 - question marks alone
+                f" UNION ALL SELECT id, NULL FROM records WHERE kind = 'trace' AND id IN ({places})"
+                " LIMIT 1",
+                (*asked, *asked),
+            )
+            if rows:
+                return rows[0][0], rows[0][1]
+        return None
+
+    def _known(self) -> Seen:
+        """The ids of closed segments: each id of a record or a member trace that is stored."""
+        if self._seen is None:
+            self._seen = Seen()
+            for (known,) in self.rows("SELECT id FROM records UNION ALL SELECT trace FROM members"):
+                self._seen.add(known)
+        return self._seen
 
     def rollouts(self, example: str) -> int:
         """How many rollouts of an example the closed segments hold."""
