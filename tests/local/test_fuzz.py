@@ -14,14 +14,14 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from prefect_prime.local import LocalPlatform
+from prefect_prime.local import LocalPlatform, pages
 from prefect_prime.local.app import api_routes
 
 REQUESTS = 200
 #: Well-formed uploads reach the most code: most requests are uploads.
 ROUTES = sorted((route.method, route.name.partition(" ")[2]) for route in api_routes())
 ROUTES += [("POST", "/traces")] * len(ROUTES)
-PAGES = [("GET", "/"), ("GET", "/dashboard/evaluations/{id}")]
+PAGES = [("GET", route.path) for route in pages.router.routes]
 
 TEXTS = [
     *(
