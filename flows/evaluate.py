@@ -12,6 +12,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -29,10 +30,10 @@ from prefect_prime.eval_config import LaunchedEval, read_eval
 from prefect_prime.eval_directory import EvalDirectory
 from prefect_prime.eval_rollouts import Rollouts
 from prefect_prime.flows.decorator import EvalFlow
+from prefect_prime.flows.interruption import run_interruptibly
 from prefect_prime.flows.options import EvalOptions, EvalPlan
 from prefect_prime.flows.result import EvalResult
 from prefect_prime.flows.run import EvalRun, current_run
-from prefect_prime.interruption import run_interruptibly
 from prefect_prime.tasks import EvaluationSpec
 
 if TYPE_CHECKING:
@@ -41,11 +42,16 @@ if TYPE_CHECKING:
 #: Characters of a flow run's id that name a directory: its last ones, which are random.
 TICKET = 12
 
+#: Seconds of a flow's time-out, at most, that are kept for the rollouts to let go of what
+#: they hold.
+_RESERVE = 5.0
+
 
 class _Prepared:
     """A config, its tasks and its directory, all of them found good."""
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self.deadline = _deadline()
         self.flow_run = _flow_run_id()
         ticket = None if self.flow_run is None else self.flow_run.replace("-", "")[-TICKET:]
         self.launched = _read(parameters, ticket)
@@ -98,6 +104,13 @@ class EvaluateFlow(EvalFlow):
         return plan.attached_to(launched.attach) if launched.attach else plan
 
 
+def _deadline() -> float | None:
+    """When the rollouts are to end, a little before Prefect's own alarm: in good order."""
+    context = FlowRunContext.get()
+    limit = context.flow.timeout_seconds if context and context.flow else None
+    return None if limit is None else time.monotonic() + limit - min(_RESERVE, limit / 10)
+
+
 def _flow_run_id() -> str | None:
     context = FlowRunContext.get()
     return str(context.flow_run.id) if context and context.flow_run else None
@@ -143,7 +156,7 @@ def evaluate(
         prepared = _Prepared({**given, "overrides": overrides, "credentials": credentials})
     evaluation = _Evaluation(current_run(), prepared)
     with prepared.directory.entered(prepared.rollouts.planned):
-        run_interruptibly(evaluation.run)
+        run_interruptibly(evaluation.run, prepared.deadline)
     evaluation.tell()
     return None  # and so the flow returns its EvalResult
 
@@ -161,10 +174,8 @@ class _Evaluation:
     async def run(self) -> None:
         """Log what is there already, then run what is owed."""
         rollouts, directory = self._prepared.rollouts, self._prepared.directory
-        owed = directory.plan(rollouts.tasks, rollouts.complete)
+        owed = self._unlogged(directory.plan(rollouts.tasks, rollouts.complete))
         directory.own(self._run.id)
-        if self._run.attempt > 1:
-            _ = self._run.logged  # the directory has said what is missing, with the same answer
         missing = sum(count for _, count in owed)
         self._log.info(
             "%d rollouts of %d tasks, %d of them to run: %s",
@@ -175,11 +186,21 @@ class _Evaluation:
         )
         for episode in directory.kept():
             await asyncio.to_thread(self._run.log_episodes, [episode])
-        run_id = self._run.id or str(
-            self._prepared.flow_run or self._prepared.launched.config.run.name
-        )
+        run_id = self._run.id or self._prepared.flow_run or directory.path.name
         if owed:
             await rollouts.run(owed, run_id, self._keep)
+
+    def _unlogged(self, owed: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        """What is owed, less what an earlier attempt logged into a directory that is gone.
+
+        A worker runs each attempt in a folder of its own, unless it is told otherwise.
+        """
+        if self._run.attempt == 1:
+            return owed
+        logged = self._run.logged
+        wanted: int = self._prepared.launched.config.num_rollouts
+        left = [(task, min(count, wanted - logged[task.data.idx])) for task, count in owed]
+        return [(task, count) for task, count in left if count > 0]
 
     async def _keep(self, episode: "Episode") -> None:
         """One episode is finished: into the run's directory, then into the evaluation."""

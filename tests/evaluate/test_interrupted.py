@@ -105,8 +105,6 @@ def test_a_signal_ends_it_cleanly_and_a_retry_runs_what_is_missing(
     assert f"retry-of:{first['id']}" in evaluations(result.evaluation_id or "")["tags"]
 
 
-# Prefect times a flow by the same alarm as pytest-timeout, unless that is taken.
-@pytest.mark.timeout(method="thread")
 def test_a_time_out_is_no_error_of_a_rollout(write: Any, evaluations: Evaluations) -> None:
     flow = evaluate.with_options(timeout_seconds=4)
 
@@ -139,6 +137,24 @@ def test_a_flow_retry_goes_on_in_the_same_evaluation(
     assert (result.status, result.episodes, result.rejected) == ("COMPLETED", 4, 0)
     assert model.calls == 4
     assert len(evaluations.rows(result.evaluation_id or "")) == 4
+
+
+def test_what_was_logged_is_not_run_again_where_the_directory_is_gone(
+    write: Any, model: Any, evaluations: Evaluations
+) -> None:
+    config = write(["add", "hold"], rollouts=2)
+    with signalled(model, signal.SIGINT), pytest.raises(KeyboardInterrupt):
+        evaluate(str(config))
+    (first, *_) = evaluations.named("toy")
+    shutil.rmtree("outputs")
+    model.release.set()
+    calls = model.calls
+
+    flow_run_id = evaluations(first["id"])["metadata"]["prefect"]["flow_run_id"]
+    result = run_again(flow_run_id, config)
+
+    assert (result.episodes, model.calls - calls) == (4, 2)
+    assert kinds_of(evaluations.rows(result.evaluation_id or "")) == ["add"] * 2 + ["hold"] * 2
 
 
 def test_called_where_a_loop_runs_it_gets_a_thread(write: Any) -> None:
