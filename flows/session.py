@@ -12,30 +12,28 @@ import os
 import threading
 import time
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from prefect.client.schemas.objects import FlowRun
 
 from prefect_prime.credentials import Credentials
-from prefect_prime.endings import CLOSED, Ending
-from prefect_prime.errors import EnvironmentResolutionError, is_refusal
+from prefect_prime.endings import Ending
+from prefect_prime.errors import APIError, EnvironmentResolutionError, is_refusal
+from prefect_prime.flows.baseline import find_baseline, read_rows, what_is_compared
+from prefect_prime.flows.courier import Uplink
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import Log, Recording
+from prefect_prime.flows.remote_evaluation import RemoteEvaluation
 from prefect_prime.flows.result import EvalResult
-from prefect_prime.flows.server import tag_flow_run, whereabouts
-from prefect_prime.flows.uploader import Uplink, Uploader
+from prefect_prime.flows.server import whereabouts
+from prefect_prime.flows.uploader import Uploader
+from prefect_prime.gates import Judgement, judge
 from prefect_prime.settings import Settings
 from prefect_prime.spool import Spool, store
 from prefect_prime.spool.intake import GuestIntake
-from prefect_prime.tasks import (
-    EvaluationSpec,
-    OpenedEvaluation,
-    close_evaluation,
-    open_evaluation,
-    recorded_status,
-)
+from prefect_prime.tasks import OpenedEvaluation
 
 #: Seconds between two looks at guests that are still logging.
 _GUEST_POLL = 0.1
@@ -77,7 +75,7 @@ class Session(Recording):
         self.plan: EvalPlan
         self._settings = settings
         self._credentials = credentials
-        self._context = copy_context()
+        self._remote: RemoteEvaluation | None = None
         skipped = settings.traces_opt_out
         if credentials is not None and (reason := credentials.traces_skipped_reason) is not None:
             log.warning("%s", reason[0].upper() + reason[1:])
@@ -127,9 +125,9 @@ class Session(Recording):
     def go_on(self, flow_run: FlowRun, plan: EvalPlan, log: Log) -> None:
         """Take the evaluation over for a flow run, and send what there is to send."""
         self.flow_run, self.plan, self.log = flow_run, plan, log
-        self._context = copy_context()
         if self._platform is None:
             return
+        self._remote = RemoteEvaluation(self._platform, flow_run, plan, self.facts, copy_context())
         try:
             self._open()
         except EnvironmentResolutionError:
@@ -142,53 +140,14 @@ class Session(Recording):
             self._start_sending(self.evaluation)
 
     def _open(self) -> None:
-        if self.uploader is not None:
+        if self.uploader is not None or self._remote is None:
             self.facts.set_sure()
             return  # opened by this process, at an earlier attempt
-        if self.plan.evaluation_id is not None:
-            self.facts.opened(self._attached(self.plan.evaluation_id))
-        if self.facts.unsure and self._is_closed():
-            with self.spool.ledger.transaction():
-                self.facts.next_generation()
-                self.spool.send_again()
-        self.facts.set_sure()
-        if self.evaluation is None:
-            opened = self._run(open_evaluation, self._platform, self._spec(), self._tag, self.facts)
-            self.facts.opened(opened)
-            tag_flow_run(self.flow_run.id, opened.id)
+        self._remote.open(
+            self._metadata(), whole=not self.has_losses(), send_again=self.spool.send_again
+        )
         if (evaluation := self.evaluation) is not None:
             self.log.info("Evaluation %s: %s", evaluation.name, evaluation.url)
-
-    def _attached(self, evaluation_id: str) -> OpenedEvaluation:
-        url = self._platform.viewer_url({"id": evaluation_id}) if self._platform else ""
-        return OpenedEvaluation(evaluation_id, self.plan.spec.name, url)
-
-    def _is_closed(self) -> bool:
-        """Whether the evaluation of the ledger is over, by our own doing or another's.
-
-        One that is whole, and whose entrypoint is not called again, is the one to stay with.
-        """
-        evaluation = self.facts.evaluation
-        if self.plan.evaluation_id or evaluation is None or self._platform is None:
-            return False
-        status = self.facts.closed
-        if status is None:
-            status = recorded_status(self._platform.get_evaluation(evaluation.id))
-        whole = self.facts.returned and not self.has_losses()
-        return status in CLOSED and not (whole and status in {"COMPLETED", "PROCESSING"})
-
-    @property
-    def _tag(self) -> str:
-        """What tells this flow run's evaluations apart, on the platform."""
-        return f"prefect-flow-run:{self.flow_run.id}:{self.facts.generation}"
-
-    def _spec(self) -> EvaluationSpec:
-        """What the evaluation is opened with: the plan, and where it came from."""
-        spec = self.plan.spec
-        tags = [*spec.tags, self._tag]
-        if self.facts.predecessor is not None:
-            tags.append(f"retry-of:{self.facts.predecessor}")
-        return replace(spec, tags=tags, metadata=self._metadata())
 
     def _stay_offline(self, error: Exception) -> None:
         self.log.warning(
@@ -223,10 +182,6 @@ class Session(Recording):
         }
         return {key: value for key, value in values.items() if value}
 
-    def _run(self, task: Any, *arguments: Any) -> Any:
-        """Call a task as a task run of this flow run, from wherever this is called."""
-        return self._context.copy().run(task, *arguments)
-
     # -- sending and closing -------------------------------------------------------------
 
     def flush(self, timeout: float | None) -> bool:
@@ -244,6 +199,21 @@ class Session(Recording):
             time.sleep(_GUEST_POLL)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         return self.flush(left) and not guests
+
+    def judge(self, *, sent: bool) -> list[Judgement]:
+        """Have the plan's gates judge the evaluation; ``sent``: all of its rows are there."""
+        if not self.plan.gates:
+            return []
+        baseline = rows = None
+        if self._platform is not None and self.evaluation is not None:
+            try:
+                baseline = find_baseline(self._platform, self.plan, str(self.flow_run.id))
+                rows = read_rows(self._platform, self.evaluation.id) if sent and baseline else None
+            except APIError as error:
+                self.log.warning("There is nothing to compare this evaluation with: %s", error)
+        judgements = judge(self.plan.gates, self.metrics(), rows, baseline)
+        self.facts.set_judgements([each.as_metadata() for each in judgements])
+        return judgements
 
     def end(self, ending: Ending, *, sent: bool, keep: bool = False) -> str | None:
         """Close the evaluation as decided first, and give everything back; its status.
@@ -272,22 +242,25 @@ class Session(Recording):
         self.give_back(remove=self._is_over(status) and not keep)
         return status
 
-    def _close(self, ending: Ending, evaluation: OpenedEvaluation) -> str:
+    def _close(self, ending: Ending, evaluation: OpenedEvaluation) -> str | None:
+        if self._remote is None:
+            return None
         written = {"traces_episodes_written": self.spool.ledger.deliveries.episodes_written()}
-        status: str = self._run(
-            close_evaluation,
-            self._platform,
-            evaluation.id,
-            ending,
-            {} if self.plan.hosted else self._metadata(),
-            {**self.metrics(), "prime_runs": written},
-        )
-        self.facts.set_closed(status)
+        metrics = {**self.metrics(), "prime_runs": written}
+        status = self._remote.close(evaluation, ending, self._metadata(), metrics)
         self.log.info("Evaluation %s is %s: %s", evaluation.name, status, evaluation.url)
         return status
 
     def _metadata(self) -> dict[str, Any]:
-        known = {"losses": self.losses(), "rejected": self.rejected, "torn": self.spool.torn}
+        known = {
+            "records": {sink: asdict(tally) for sink, tally in self.tallies().items()},
+            "losses": self.losses(),
+            "rejected": self.rejected,
+            "dropped": self.dropped,
+            "torn": self.spool.torn,
+            "gates": self.facts.judgements,
+            "compared_by": what_is_compared(self.plan),
+        }
         where = whereabouts(self.flow_run, store.store_id(self._settings.spool_dir))
         return {**self.plan.spec.metadata, "prefect": {**where, **known}}
 

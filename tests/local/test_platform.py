@@ -196,12 +196,13 @@ def test_no_thread_and_no_socket_stays_behind():
 
 
 def run_in_foreground(*arguments, **environment):
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "prefect_prime.local", "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"} | environment,
+        env=kept | {"HOME": "/nonexistent"} | environment,
     )
 
 
@@ -257,6 +258,24 @@ def test_in_the_foreground_a_given_key_is_used_and_not_printed(by):
         assert process.wait(30) == 0
 
 
+def test_in_the_foreground_it_misbehaves_as_told():
+    process = run_in_foreground("--faults", "seed=1; GET /evaluations/=503 before,none")
+    with process:
+        variables = exported(read_announcement(process))
+        url = f"{variables['PRIME_API_BASE_URL']}/api/v1/evaluations/"
+        headers = {"Authorization": f"Bearer {variables['PRIME_API_KEY']}"}
+        assert [httpx.get(url, headers=headers).status_code for _ in range(2)] == [503, 200]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_in_the_foreground_faults_that_make_no_sense_are_one_line_and_status_1():
+    process = run_in_foreground("--faults", "GET /evaluation/=503")
+    with process:
+        assert process.wait(30) == 1
+        assert len(process.stderr.read().splitlines()) == 1
+
+
 def test_in_the_foreground_a_taken_port_is_one_line_and_status_1(platform):
     port = platform.url.rpartition(":")[2]
     process = run_in_foreground("--port", port)
@@ -269,35 +288,10 @@ def test_what_it_reads_of_the_package_is_in_the_package():
     folder = Path(sys.modules["prefect_prime.local"].__file__).parent / "templates"
     assert {path.name for path in folder.iterdir()} == {
         "base.html",
+        "episode.html",
         "evaluation.html",
         "index.html",
+        "missing.html",
+        "parts.html",
+        "style.html",
     }
-
-
-def test_the_pages_show_an_evaluation_without_a_key_and_escape_what_producers_wrote(
-    platform, connect, new_evaluation
-):
-    api = connect(platform)
-    hostile = "<script>alert(1)</script>"
-    evaluation = new_evaluation(
-        api,
-        name=hostile,
-        metadata={"config_source": {"format": "toml", "text": f'a = "{hostile}"'}},
-        metrics={"avg_reward": 0.25, "avg_metrics": {"pass@1": 0.5}},
-    )
-    api.post(f"/evaluations/{evaluation}/samples", json={"samples": [{}, {}, {}]})
-    body = {"status": "FAILED", "error_message": f"broke {hostile}"}
-    api.put(f"/evaluations/{evaluation}", json=body)
-    url = api.get(f"/evaluations/{evaluation}").json()["viewer_url"]
-    page = httpx.get(url)
-    assert "script-src" not in page.headers["content-security-policy"]
-    for shown in ("FAILED", "broke", "avg_reward", "0.25", "avg_metrics.pass@1", "<td>3</td>"):
-        assert shown in page.text
-    assert "a = &#34;&lt;script&gt;" in page.text
-    listing = httpx.get(platform.url)
-    assert f'href="/dashboard/evaluations/{evaluation}"' in listing.text
-    assert "<script" not in page.text + listing.text
-
-
-def test_the_page_of_an_unknown_evaluation_is_a_404(platform):
-    assert httpx.get(f"{platform.url}/dashboard/evaluations/nobody").status_code == 404

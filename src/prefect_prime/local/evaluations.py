@@ -35,13 +35,11 @@ router = APIRouter(prefix="/evaluations")
 OPEN = ("PENDING", "RUNNING")
 #: The longest ``error_message`` the platform takes, in characters.
 MAX_ERROR_MESSAGE = 4096
-#: Evaluations on the page that lists them.
-MAX_RECENT = 200
 #: The largest page and offset, far below what SQLite's integers hold.
 MAX_PAGE = 1_000_000
 
 #: Positions of samples count from 0 without gaps, so the last one gives the number.
-_SELECT = """
+SELECT = """
 SELECT *, (SELECT COALESCE(MAX(position) + 1, 0) FROM samples WHERE evaluation_id = id)
     AS samples_count
 FROM evaluations
@@ -58,7 +56,7 @@ class _EnvironmentReference(BaseModel):
 class _Fields(BaseModel):
     """What a producer may say about an evaluation, at creation and later."""
 
-    environments: list[_EnvironmentReference] | None = None
+    environments: list[_EnvironmentReference] | None = Field(default=None, fail_fast=True)
     suite_id: str | None = None
     run_id: str | None = None
     model_name: str | None = None
@@ -66,7 +64,7 @@ class _Fields(BaseModel):
     framework: str | None = None
     task_type: str | None = None
     description: str | None = None
-    tags: list[str] = []
+    tags: list[str] = Field(default=[], fail_fast=True)
     metadata: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
     is_public: bool | None = None
@@ -96,15 +94,10 @@ class _Finalize(BaseModel):
 def find(connection: sqlite3.Connection, evaluation_id: str) -> sqlite3.Row:
     """The row of one evaluation with its number of samples; 404 if there is none."""
     row: sqlite3.Row | None
-    row = connection.execute(f"{_SELECT} WHERE id = ?", (evaluation_id,)).fetchone()
+    row = connection.execute(f"{SELECT} WHERE id = ?", (evaluation_id,)).fetchone()
     if row is None:
         raise HTTPException(HTTP_NOT_FOUND, f"no evaluation has the id {evaluation_id!r}")
     return row
-
-
-def recent(connection: sqlite3.Connection) -> list[sqlite3.Row]:
-    """The rows of the newest evaluations, at most as many as a page shows well."""
-    return connection.execute(f"{_SELECT} ORDER BY seq DESC LIMIT {MAX_RECENT}").fetchall()
 
 
 def view(platform: Platform, row: sqlite3.Row) -> dict[str, Any]:
@@ -207,7 +200,7 @@ def list_evaluations(
             f"SELECT COUNT(*) FROM evaluations {filters}", values
         ).fetchone()
         rows = connection.execute(
-            f"{_SELECT} {filters} ORDER BY seq DESC LIMIT :limit OFFSET :skip", values
+            f"{SELECT} {filters} ORDER BY seq DESC LIMIT :limit OFFSET :skip", values
         ).fetchall()
     evaluations = [view(platform, row) for row in rows]
     return json_answer({"evaluations": evaluations, "total": total, "skip": skip, "limit": limit})

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, HTTPException, Query, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from prefect_prime.local import pages_facts
 from prefect_prime.local.evaluations import MAX_PAGE, OPEN, find
 from prefect_prime.local.wire import (
     HTTP_CONFLICT,
@@ -23,13 +24,15 @@ router = APIRouter(prefix="/evaluations/{evaluation_id}/samples")
 
 
 class _Samples(BaseModel):
-    samples: list[dict[str, Any]]
+    # A million wrong rows are refused for the first of them.
+    samples: list[dict[str, Any]] = Field(fail_fast=True)
 
 
 @router.post("")
 def append(platform: CurrentPlatform, evaluation_id: str, body: JsonObject) -> Response:
     """Store rows after those that are there."""
-    rows = [orjson.dumps(row) for row in validated(_Samples, body).samples]
+    samples = validated(_Samples, body).samples
+    rows = [orjson.dumps(row) for row in samples]
     with platform.store.write() as connection:
         evaluation = find(connection, evaluation_id)
         if platform.modes.closed_samples == "refuse" and evaluation["status"] not in OPEN:
@@ -39,6 +42,7 @@ def append(platform: CurrentPlatform, evaluation_id: str, body: JsonObject) -> R
             "INSERT INTO samples (evaluation_id, position, body) VALUES (?, ?, ?)",
             ((evaluation_id, position, row) for position, row in enumerate(rows, first)),
         )
+        pages_facts.add(connection, evaluation_id, first, samples)
     return json_answer({"evaluation_id": evaluation_id, "samples_added": len(rows)})
 
 

@@ -109,6 +109,36 @@ CREATE INDEX episodes_by_run ON episodes (run_id, created_at);
 CREATE INDEX episodes_by_upload ON episodes (upload_id);
 """
 
+#: Derived from the tables above, so not part of their version: made where it is missing.
+#: ``example`` has no type: integers sort before texts.
+_DERIVED = """
+CREATE TABLE IF NOT EXISTS sample_facts (
+    evaluation_id TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    episode_id TEXT,
+    example,
+    rollout INTEGER,
+    reward REAL,
+    error_type TEXT,
+    error_message TEXT,
+    stop_condition TEXT,
+    truncated INTEGER NOT NULL,
+    tokens INTEGER,
+    duration_ms INTEGER,
+    input TEXT NOT NULL,
+    target TEXT NOT NULL,
+    reply TEXT NOT NULL,
+    PRIMARY KEY (evaluation_id, position)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS sample_facts_by_example
+    ON sample_facts (evaluation_id, example, rollout, reward, error_type);
+CREATE INDEX IF NOT EXISTS sample_facts_by_episode ON sample_facts (evaluation_id, episode_id);
+CREATE INDEX IF NOT EXISTS sample_facts_by_error ON sample_facts (evaluation_id, error_type)
+    WHERE error_type IS NOT NULL;
+CREATE INDEX IF NOT EXISTS episodes_without_traces
+    ON episodes (json_extract(CAST(envelope AS TEXT), '$.run.id')) WHERE run_id IS NULL;
+"""
+
 
 def now() -> int:
     """Microseconds since 1970."""
@@ -191,3 +221,5 @@ class Store:
                     f"{self._path} has tables of version {version}, this package those of "
                     f"{SCHEMA_VERSION}. Use another directory."
                 )
+            for statement in _DERIVED.split(";"):
+                connection.execute(statement)
