@@ -119,7 +119,7 @@ def nested(leaves: Any, *, max_leaves: int = 20) -> Any:
     return st.recursive(leaves, containers, max_leaves=max_leaves)
 
 
-def is_as_documented(actual: Any, value: Any) -> bool:
+def is_as_documented(actual: Any, value: Any) -> bool:  # noqa: PLR0911 - one line for each kind
     """Whether ``actual``, of a parsed line, is what the docstring of ``encoding`` promises."""
     if isinstance(value, Recorded):
         value = value.value
