@@ -53,6 +53,13 @@ class FaultyProxy:
     def credentials(self) -> Credentials:
         return self._door.credentials
 
+    def processed_requests(self, end: str) -> int:
+        """How many requests with such an end of their path came to be processed."""
+        return sum(
+            request.status is not None and request.path.endswith(end)
+            for request in self._door.requests
+        )
+
     def let_go(self) -> None:
         """End what hangs."""
         self._door.faults = self._faults()
