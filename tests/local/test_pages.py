@@ -160,6 +160,7 @@ def test_metrics_show_at_any_depth(api, new_evaluation, read):
     [
         ("https://prefect.example/runs/flow-run/abc", True),
         ("javascript:alert(1)", False),
+        ("javascript://host/%0aalert(1)", False),
         ("data:text/html,x", False),
         ("//elsewhere", False),
         (None, False),
@@ -211,6 +212,7 @@ def test_the_config_is_shown_and_served_byte_for_byte(fetch, api, new_evaluation
     # A browser drops one line end after the tag; the template writes it.
     shown = re.search(r"<pre[^>]*>\n(.*?)</pre>", section, re.DOTALL)
     assert html.unescape(shown[1]) == text
+    assert "\r" not in page  # which a browser would take for a plain line end
     raw = fetch(page_of(evaluation, "/config"))
     assert raw.content == text.encode()
     assert raw.headers["content-type"] == "text/plain; charset=utf-8"

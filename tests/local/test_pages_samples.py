@@ -230,7 +230,9 @@ def test_why_a_run_failed_and_what_got_worse_is_three_clicks_away(
     assert len(table_of(read(before))) == 2
 
 
-def test_only_completed_evaluations_of_the_same_kind_are_compared_with(api, new_evaluation, read):
+def test_only_completed_evaluations_of_the_same_kind_are_compared_with(
+    api, new_evaluation, read, store_rows
+):
     def create(name, **fields):
         answer = api.post("/environmentshub/resolve", json={"name": "compared-env"})
         reference = {"id": answer.json()["data"]["id"]}
@@ -245,6 +247,7 @@ def test_only_completed_evaluations_of_the_same_kind_are_compared_with(api, new_
     other_model = complete(create("another model", model_name="n"))
     fail(api, create("a failed one", model_name="m"), "x")
     evaluation = create("this", model_name="m", metrics={"avg_reward": 0.25})
+    store_rows(evaluation, {"example_id": 1, "reward": 0.25})
     complete(create("a later one", model_name="m"))
     page = read(page_of(evaluation))
     assert "Against the same , started" in text_of(page)
