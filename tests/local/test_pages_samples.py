@@ -271,3 +271,24 @@ def test_a_real_runs_page_shows_its_own_numbers(
     rows = json.loads((real_run / "expected" / "samples.json").read_bytes())
     assert len(table_of(page)) == len(rows) if rows else "No samples yet." in page
     assert f"avg_reward {summary['avg_reward']:.4g}" in text_of(page)
+
+
+def test_what_has_no_reward_comes_last_in_both_directions(api, new_evaluation, read, store_rows):
+    evaluation = new_evaluation(api)
+    store_rows(
+        evaluation, *({"answer": f"<{reward}>", "reward": reward} for reward in (None, 2, 1))
+    )
+    for order, expected in (("asc", "<1> <2> <None>"), ("desc", "<2> <1> <None>")):
+        page = read(page_of(evaluation, f"?sort=reward&order={order}"))
+        assert " ".join(re.findall(r"<\w+>", " ".join(table_of(page)))) == expected
+
+
+def test_the_examples_that_fell_most_come_first(api, new_evaluation, read, store_rows):
+    before, after = (new_evaluation(api, model_name="falls") for _ in range(2))
+    for evaluation, rewards in ((before, (1, 1, 1, 0)), (after, (0.75, 0.25, 1, 1))):
+        samples = ({"example_id": n, "reward": reward} for n, reward in enumerate(rewards))
+        store_rows(evaluation, *samples)
+    api.post(f"/evaluations/{before}/finalize", json={})
+    section = text_of(section_of(read(page_of(after)), "changes"))
+    assert "2 got worse , 1 better" in section
+    assert section.endswith("1 1 0.25 −0.75 before → 0 1 0.75 −0.25 before →")
