@@ -5,6 +5,9 @@
 # A uv that is there already, else one of our own in the environment that it fills.
 UV ?= $(or $(shell command -v uv 2>/dev/null),.venv/bin/uv)
 RUN := .venv/bin/python
+# Each process has its own Prefect server and embedded platform; tests/conftest.py says what stays
+# together. ARGS=-n0 for one process: a debugger needs it.
+PARALLEL = --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 # --inexact: `make demo` after `make test` takes nothing away, nor that uv itself.
 SYNC = $(UV) sync --quiet --locked --inexact
 
@@ -30,7 +33,7 @@ demo: .venv/demo.stamp
 	@DO_NOT_TRACK=1 $(RUN) -m prefect_prime.flows.demo --real-run tests/data/verifiers-runs/errors $(if $(SERVE),--serve)
 
 test: .venv/dev.stamp
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest $(PARALLEL) $(ARGS)
 
 lint: .venv/dev.stamp
 	.venv/bin/ruff check .

@@ -103,6 +103,11 @@ class PrimeCredentials(CredentialsBlock):
             )
         return cls(**dict(credentials))
 
+    @property
+    def saved_as(self) -> str | None:
+        """The name of the document it was loaded from or saved to; None if it never was."""
+        return self._block_document_name
+
     def to_credentials(self) -> Credentials:
         """The same values as plain ``Credentials``, which know no Prefect."""
         return Credentials(

@@ -8,7 +8,8 @@ here, because no hook runs for it.
 
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 from prefect.client.schemas.objects import State
@@ -16,18 +17,23 @@ from prefect.context import FlowRunContext
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.logging.loggers import get_logger
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 
 from prefect_prime.errors import RecordRejectedError
 from prefect_prime.flows import hosted, sessions
-from prefect_prime.flows.credentials import load_credentials
+from prefect_prime.flows.credentials import load_credentials, warn_if_unsaved
+from prefect_prime.flows.endings import REGRESSED
+from prefect_prime.flows.forked import end_fork
 from prefect_prime.flows.options import EvalPlan
+from prefect_prime.flows.recording import losses
 from prefect_prime.flows.result import EvalResult
 from prefect_prime.flows.run import EvalRun, entered, surrounding_run
+from prefect_prime.flows.server import take_no_more_retries
 from prefect_prime.flows.session import Session
 from prefect_prime.flows.sweep import sweep_in_background
 from prefect_prime.flows.untracked import Untracked
-from prefect_prime.settings import load_settings
+from prefect_prime.gates import Judgement
+from prefect_prime.settings import config_file_problem, load_settings
 from prefect_prime.spool import store
 
 #: Seconds that whoever still finishes an earlier attempt is waited for: a hook, reconcile.
@@ -62,6 +68,19 @@ class Attempt:
         """Whether an earlier attempt's entrypoint has returned: only the rest is to be done."""
         return isinstance(self._session, Session) and self._session.facts.returned
 
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Around the user's function. A fork that leaves it, in whatever way, ends here."""
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if not self.run.is_here:
+                end_fork(error)
+
     def log(self, yielded: Any) -> None:
         """Log what a generator yielded: one episode, or a list of them."""
         self.run.log_episodes(yielded if isinstance(yielded, list | tuple) else [yielded])
@@ -73,8 +92,6 @@ class Attempt:
         ``UploadFailedError`` under ``on_error="raise"``.
         """
         self.run.end()
-        if not self.run.is_here:
-            return value  # a fork that came back from the entrypoint: the parent finishes
         if isinstance(value, State) and value.is_cancelled():
             self._session.drain(self._drain_time())
             sessions.close(self._session, value)
@@ -95,7 +112,10 @@ class Attempt:
         if isinstance(self._session, Session):
             self._session.result = result
         value = result if value is None else value
-        message = self._message(result)
+        judgements = self._session.judge(sent=drained)
+        message = self._message(result, judgements)
+        if any(each.verdict == "regressed" for each in judgements):
+            return self._regressed(message)
         if self._plain:
             self._session.log.info("%s", message)
             return value
@@ -125,26 +145,35 @@ class Attempt:
             status=status,
             episodes=self.run.episodes_logged,
             summary=self.run.summary,
-            losses=session.losses(),
+            losses=losses(session.tallies()),
             rejected=self.run.rejected_records,
             dropped=self.run.dropped_records,
         )
 
-    def _message(self, result: EvalResult) -> str:
-        parts = [f"{result.episodes} episode{'' if result.episodes == 1 else 's'}"]
+    def _regressed(self, message: str) -> State[Any]:
+        """The evaluation is valid and the flow run has failed, for good: a retry would find
+        that the entrypoint has returned, and the same numbers.
+        """
+        if (flow_run_id := self.run.flow_run_id) is not None:
+            take_no_more_retries(flow_run_id)
+        return Failed(name=REGRESSED, message=message)
+
+    def _message(self, result: EvalResult, judgements: Sequence[Judgement]) -> str:
+        said = [each.reason for each in judgements if each.verdict != "passed"]
+        parts = [*said, f"{result.episodes} episode{'' if result.episodes == 1 else 's'}"]
         reward = result.summary.get("avg_reward")
         if result.episodes and isinstance(reward, int | float):
             parts.append(f"avg_reward {reward:.4g}")
-        for sink, losses in result.losses.items():
-            if losses["failed"]:
-                parts.append(f"{losses['failed']} not stored by {sink}")
-            if losses["pending"]:
-                parts.append(f"{losses['pending']} still to be sent to {sink}")
+        for sink, lost in result.losses.items():
+            if lost["failed"]:
+                parts.append(f"{lost['failed']} not stored by {sink}")
+            if lost["pending"]:
+                parts.append(f"{lost['pending']} still to be sent to {sink}")
         if result.rejected:
             parts.append(f"{result.rejected} rejected")
         if result.dropped:
             parts.append(f"{result.dropped} dropped")
-        if any(losses["pending"] for losses in result.losses.values()):
+        if any(lost["pending"] for lost in result.losses.values()):
             parts.append(f"they wait in {self._session.place}")
         return ", ".join(parts)
 
@@ -177,10 +206,12 @@ def begin(fn: Any) -> Attempt:
     if settings.mode == "disabled":
         log.info("PRIME_RUNS_MODE=disabled: this eval is not tracked.")
     elif credentials is None and settings.mode == "online":
+        problem = config_file_problem()
         log.warning(
-            "This eval is not tracked: there is no API key. Set PRIME_API_KEY, save a Prime"
+            "This eval is not tracked: there is no API key%s. Set PRIME_API_KEY, save a Prime"
             " Credentials block and name it in credentials=, or set PRIME_RUNS_MODE=offline to"
-            " keep the records for later."
+            " keep the records for later.",
+            f" ({problem})" if problem else "",
         )
     else:
         # Prefect 3.9.1: once an attempt has raised in this process, a later one that returns a
@@ -193,6 +224,8 @@ def begin(fn: Any) -> Attempt:
             lambda: Session(folder, settings, usable, log, patience=_PATIENCE),
         )
         if not retried:
+            if usable is not None:
+                warn_if_unsaved(plan.credentials, usable, settings, context.flow_run, log)
             plan = hosted.claim(plan)
             sweep_in_background(settings, usable, folder)
         session.begin(context.flow_run, plan, log)

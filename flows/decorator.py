@@ -51,7 +51,7 @@ class EvalFlow(Flow[..., Any]):
     def plan(self, parameters: Mapping[str, Any]) -> EvalPlan:
         """What a run with these parameters will open; raises ``ConfigurationError``."""
         source = _source_file(inspect.unwrap(self.fn))
-        return plan(self.options, parameters, source and source.parent)
+        return plan(self.options, parameters, self.name, source and source.parent)
 
     def with_options(self, **changes: Any) -> Self:
         """A copy with other options, of ``prefect.flow`` or of ``eval_flow``."""
@@ -88,6 +88,11 @@ def eval_flow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     - ``expected``: how many episodes are to come, for progress.
     - ``evaluation_id``: an evaluation that is open already, to log into: nothing of it is
       changed, and whoever opened it closes it. An empty one, or None, opens one as usual.
+    - ``gates``: what the evaluation must reach (``Gate``, or mappings with its names), or
+      ``"{name}"`` of a parameter that holds them. One that does not hold makes the flow run
+      Failed with the name Regressed; the evaluation is COMPLETED, and is not run again.
+    - ``baseline``: the id of the evaluation that gates compare with; by default the last
+      COMPLETED one of the same flow, environments and model.
     - ``on_error``: ``"warn"`` keeps the platform's trouble out of the eval; ``"raise"`` fails
       the flow run at its end if an upload failed for good.
 

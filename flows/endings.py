@@ -28,7 +28,11 @@ _STATUS: dict[StateType, ClosedStatus] = {
 REGRESSED = "Regressed"
 #: What Prefect writes into the state of a run that a signal ended; a coroutine sees its
 #: event loop cancelled instead.
-_SIGNALS = ("by a termination signal", "cancelled by the runtime environment")
+_SIGNALS = (
+    "by a termination signal",
+    "by an interrupt signal",
+    "cancelled by the runtime environment",
+)
 
 
 def ending_for(state: State) -> Ending | None:
@@ -43,7 +47,7 @@ def ending_for(state: State) -> Ending | None:
 
 
 def was_signalled(state: State) -> bool:
-    """Whether the run was told to go, and will be killed if it takes its time."""
+    """Whether the run was told to go: whoever did so kills it, or presses again, if it dawdles."""
     if _STATUS.get(state.type) == "CANCELLED":
         return True
     message = state.message or ""

@@ -37,9 +37,10 @@ def _async_wrapper(fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
         async def async_generator(*args: Any, **kwargs: Any) -> Any:
             with await asyncio.to_thread(begin, async_generator) as attempt:
-                if not attempt.returned:
-                    async for yielded in fn(*args, **kwargs):
-                        attempt.log(yielded)
+                with attempt.calling():
+                    if not attempt.returned:
+                        async for yielded in fn(*args, **kwargs):
+                            attempt.log(yielded)
                 return await asyncio.to_thread(attempt.finish, None)
 
         return async_generator
@@ -47,7 +48,8 @@ def _async_wrapper(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     async def coroutine(*args: Any, **kwargs: Any) -> Any:
         with await asyncio.to_thread(begin, coroutine) as attempt:
-            value = None if attempt.returned else await fn(*args, **kwargs)
+            with attempt.calling():
+                value = None if attempt.returned else await fn(*args, **kwargs)
             return await asyncio.to_thread(attempt.finish, value)
 
     return coroutine
@@ -59,9 +61,10 @@ def _wrapper(fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
         def generator(*args: Any, **kwargs: Any) -> Any:
             with begin(generator) as attempt:
-                if not attempt.returned:
-                    for yielded in fn(*args, **kwargs):
-                        attempt.log(yielded)
+                with attempt.calling():
+                    if not attempt.returned:
+                        for yielded in fn(*args, **kwargs):
+                            attempt.log(yielded)
                 return attempt.finish(None)
 
         return generator
@@ -69,6 +72,8 @@ def _wrapper(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def function(*args: Any, **kwargs: Any) -> Any:
         with begin(function) as attempt:
-            return attempt.finish(None if attempt.returned else fn(*args, **kwargs))
+            with attempt.calling():
+                value = None if attempt.returned else fn(*args, **kwargs)
+            return attempt.finish(value)
 
     return function

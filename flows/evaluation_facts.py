@@ -6,9 +6,11 @@ after one was closed, and every record of the spool goes into it.
 """
 
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from prefect_prime.endings import Ending
 from prefect_prime.environments import EnvironmentRef
@@ -30,7 +32,7 @@ class EvaluationFacts:
         """Keep what the evaluation is opened with, and on which platform; no credential, but
         maybe a block's name.
         """
-        kept = ("credentials", "evaluation_id", "hosted", "on_error")
+        kept = ("credentials", "evaluation_id", "hosted", "on_error", "flow_name")
         known = {key: getattr(plan.without_secret(), key) for key in kept}
         self._ledger.set_fact("plan", {"spec": asdict(plan.spec), **known})
         if origin is not None:
@@ -137,6 +139,16 @@ class EvaluationFacts:
             self._ledger.set_fact("ending", asdict(ending))
             return ending
 
+    @property
+    def judgements(self) -> list[dict[str, Any]]:
+        """What the gates said of this evaluation."""
+        known: list[dict[str, Any]] = self._ledger.fact("judgements", [])
+        return known
+
+    def set_judgements(self, judgements: Sequence[Mapping[str, Any]]) -> None:
+        """The gates have judged."""
+        self._ledger.set_fact("judgements", judgements)
+
     def decide_anew(self) -> None:
         """Another attempt begins: its ending counts, where an earlier one could not be written.
 
@@ -178,6 +190,20 @@ class Peek:
     unfinished: bool
     """Whether there are records that may still be sent."""
     changed_at: float
+
+
+def is_bare(folder: Path) -> bool:
+    """Whether a spool holds nothing: its owner died before it planned anything.
+
+    Whoever calls this holds its lease.
+    """
+    if any(folder.glob("*.jsonl")) or any(folder.parent.glob("guest-*")):
+        return False
+    path = folder / "ledger.sqlite3"
+    if not path.exists():
+        return True
+    with closing(Ledger(path)) as ledger:
+        return EvaluationFacts(ledger).plan() is None
 
 
 def peek(folder: Path) -> Peek | None:

@@ -24,7 +24,7 @@ from prefect_prime.flows.credentials import load_credentials
 from prefect_prime.flows.session import Session, Ticket
 from prefect_prime.metrics import SummaryAccumulator, merge, overlay
 from prefect_prime.settings import Settings, load_settings
-from prefect_prime.spool import SINKS, store
+from prefect_prime.spool import SINKS, Sink, Tally, store
 from prefect_prime.spool.guest import GuestWriter
 
 #: Seconds that a guest with a spool of its own may still send at its exit.
@@ -48,6 +48,7 @@ class LocalGuest:
         self.log = get_logger("prefect_prime")
         self.episodes = 0
         self.rejected = 0
+        self.dropped = 0
         self._metrics = SummaryAccumulator()
         self._given: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -97,9 +98,9 @@ class LocalGuest:
         """Known to the owner alone."""
         return Counter()
 
-    def losses(self) -> dict[str, dict[str, int]]:
+    def tallies(self) -> dict[Sink, Tally]:
         """Known to the owner alone."""
-        return {sink: {"failed": 0, "pending": 0} for sink in SINKS}
+        return dict.fromkeys(SINKS, Tally())
 
     def flush(self, timeout: float | None) -> bool:  # noqa: ARG002 - the Session's signature
         """Hand everything over to the owner."""

@@ -11,8 +11,10 @@ from prefect_prime.config_source import read_config
 from prefect_prime.credentials import Credentials
 from prefect_prime.environments import EnvironmentRef
 from prefect_prime.errors import ConfigurationError
-from prefect_prime.flows.templates import render
+from prefect_prime.flows.templates import render, render_path
+from prefect_prime.gates import Gate
 from prefect_prime.tasks import EvaluationSpec
+from prefect_prime.transport import segment
 
 OnError = Literal["warn", "raise"]
 #: A block document's name, the credentials themselves, or None: from the environment.
@@ -33,6 +35,8 @@ class EvalOptions:
     credentials: CredentialsOption = None
     expected: str | int | None = None
     evaluation_id: str | None = None
+    gates: Sequence[Any] | str = ()
+    baseline: str | None = None
     on_error: OnError = "warn"
 
 
@@ -48,6 +52,10 @@ class EvalPlan:
     #: That evaluation was handed to this process, which reports a clean finish.
     hosted: bool = False
     on_error: OnError = "warn"
+    gates: Sequence[Gate] = ()
+    #: The id of the evaluation to compare with; None: the last one that is comparable.
+    baseline: str | None = None
+    flow_name: str = ""
 
     def attached_to(self, evaluation_id: str, *, hosted: bool = False) -> "EvalPlan":
         """The plan of a guest: the evaluation is there, and somebody else's."""
@@ -60,8 +68,9 @@ class EvalPlan:
 
     def without_secret(self) -> "EvalPlan":
         """The plan as it may travel: credentials by their block's name, or not at all."""
-        named = self.credentials if isinstance(self.credentials, str) else None
-        return replace(self, credentials=named)
+        given = self.credentials
+        named = given.saved_as if isinstance(given, PrimeCredentials) else given
+        return replace(self, credentials=named if isinstance(named, str) else None)
 
     @classmethod
     def untracked(cls, name: str) -> "EvalPlan":
@@ -69,8 +78,10 @@ class EvalPlan:
         return cls(spec=EvaluationSpec(name=name, environments=[]), credentials=None)
 
 
-def plan(options: EvalOptions, parameters: Mapping[str, Any], beside: Path | None) -> EvalPlan:
-    """Fill the options in; nothing is requested from anybody.
+def plan(
+    options: EvalOptions, parameters: Mapping[str, Any], flow_name: str, beside: Path | None
+) -> EvalPlan:
+    """Fill the options in, for a run of a flow; nothing is requested from anybody.
 
     ``beside`` is the folder of the flow's file, where a relative ``config`` is looked for
     second. Raises ``ConfigurationError`` for the first thing that is wrong.
@@ -81,7 +92,7 @@ def plan(options: EvalOptions, parameters: Mapping[str, Any], beside: Path | Non
     def fill(name: str) -> Any:
         return render(name, getattr(options, name), parameters)
 
-    evaluation_id = _evaluation_id(options.evaluation_id, parameters)
+    evaluation_id = _identity("evaluation_id", options.evaluation_id, parameters)
     listed = _environments(fill("environments"), needed=evaluation_id is None)
     environments = [EnvironmentRef.parse(value) for value in listed]
     model = fill("model")
@@ -103,13 +114,34 @@ def plan(options: EvalOptions, parameters: Mapping[str, Any], beside: Path | Non
         expected=_expected(fill("expected")),
         evaluation_id=evaluation_id,
         on_error=options.on_error,
+        gates=_gates(options.gates, parameters),
+        baseline=_identity("baseline", options.baseline, parameters),
+        flow_name=flow_name,
     )
 
 
-def _evaluation_id(template: str | None, parameters: Mapping[str, Any]) -> str | None:
-    # A parameter that is None means that there is none to attach to, not one named "None".
+def _identity(option: str, template: str | None, parameters: Mapping[str, Any]) -> str | None:
+    # A parameter that is None means that there is none, not one named "None".
     given = {name: "" if value is None else value for name, value in parameters.items()}
-    return render("evaluation_id", template, given) or None
+    identity: str | None = render(option, template, given) or None
+    if identity is not None:
+        segment(identity)  # one that can be none is said before anything is requested
+    return identity
+
+
+def _gates(given: Sequence[Any] | str, parameters: Mapping[str, Any]) -> list[Gate]:
+    """Gates as given, or those that a parameter holds: ``gates="{gates}"``."""
+    if isinstance(given, str):
+        name = given.removeprefix("{").removesuffix("}")
+        if given != f"{{{name}}}" or name not in parameters:
+            raise ConfigurationError(
+                f"gates={given!r} is neither a list of gates nor the name of a parameter in braces"
+                f" that holds one (the flow has: {', '.join(parameters) or 'none'})"
+            )
+        given = parameters[name] or ()
+    if isinstance(given, Mapping | Gate):
+        given = [given]
+    return [Gate.parse(each) for each in given]
 
 
 def _environments(value: Any, *, needed: bool) -> list[Any]:
@@ -126,7 +158,7 @@ def _metadata(config: Any, parameters: Mapping[str, Any], beside: Path | None) -
     if config is None:
         return {}
     # A mapping is stored as given: it may well hold braces.
-    path = render("config", config, parameters) if isinstance(config, str) else config
+    path = render_path("config", config, parameters) if isinstance(config, str) else config
     return read_config(path, beside)
 
 

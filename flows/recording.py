@@ -15,7 +15,7 @@ from prefect_prime.errors import SpoolError
 from prefect_prime.flows.evaluation_facts import EvaluationFacts
 from prefect_prime.metrics import merge, overlay
 from prefect_prime.records import KINDS
-from prefect_prime.spool import SINKS, Spool
+from prefect_prime.spool import SINKS, Sink, Spool, Tally
 from prefect_prime.tasks import OpenedEvaluation
 
 Log = Logger | LoggerAdapter[Any]
@@ -45,6 +45,8 @@ class Recording:
         self.log = log
         self.spool = spool
         self.facts = EvaluationFacts(spool.ledger)
+        #: Records that the spool itself could not take, in this process.
+        self.dropped = 0
         #: What was known at the end, by name; None before.
         self.last: dict[str, Any] | None = None
 
@@ -109,13 +111,13 @@ class Recording:
         return f"the spool {self.spool.folder}"
 
     @_outlives
+    def tallies(self) -> dict[Sink, Tally]:
+        """By sink: what became of the records that were taken in."""
+        return {sink: self.spool.tally(sink) for sink in SINKS}
+
     def losses(self) -> dict[str, dict[str, int]]:
         """By sink: records that were not stored, and those that still wait."""
-        tallies = {sink: self.spool.ledger.deliveries.tally(sink) for sink in SINKS}
-        return {
-            sink: {"failed": tally.failed, "pending": tally.pending + self.spool.unsealed(sink)}
-            for sink, tally in tallies.items()
-        }
+        return losses(self.tallies())
 
     def note_returned(self) -> None:
         """The entrypoint has returned: a later attempt does not call it again."""
@@ -132,3 +134,10 @@ class Recording:
         """Close the spool, and remove it where it is over; what is known stays readable."""
         self.last = {read.__name__: read(self) for read in _outliving}
         self.spool.close(remove=remove)
+
+
+def losses(tallies: Mapping[Sink, Tally]) -> dict[str, dict[str, int]]:
+    """By sink: what a person has to know of, because it is not there."""
+    return {
+        sink: {"failed": tally.failed, "pending": tally.pending} for sink, tally in tallies.items()
+    }

@@ -30,6 +30,7 @@ from prefect_prime.errors import (
 from prefect_prime.flows import guests
 from prefect_prime.flows.guests import LocalGuest
 from prefect_prime.flows.options import EvalPlan
+from prefect_prime.flows.outcome import Outcome
 from prefect_prime.flows.session import Session, Ticket
 from prefect_prime.flows.untracked import Untracked
 
@@ -70,7 +71,7 @@ def entered(run: "EvalRun") -> Iterator[None]:
         _current.reset(token)
 
 
-class EvalRun:
+class EvalRun(Outcome):
     """One attempt of a tracked eval: somewhere to put episodes, and what became of them.
 
     Records are mappings, or objects with ``to_record()`` such as verifiers' ``Episode`` and
@@ -94,8 +95,6 @@ class EvalRun:
         self._asked = False
         self._before = session.rollouts() if session.attempt > 1 else Counter()
         self._lock = threading.Lock()
-        #: Records that the spool itself could not take: the disk is full, say.
-        self.dropped_records = 0
 
     @property
     def _session(self) -> Session | Untracked | LocalGuest:
@@ -115,28 +114,6 @@ class EvalRun:
 
     def __repr__(self) -> str:
         return f"<EvalRun {self.name!r} id={self.id!r} episodes={self.episodes_logged}>"
-
-    @property
-    def id(self) -> str | None:
-        """The evaluation's id on the platform; None while there is none."""
-        evaluation = self._session.evaluation
-        return None if evaluation is None else evaluation.id
-
-    @property
-    def url(self) -> str | None:
-        """The evaluation's page; None while there is none."""
-        evaluation = self._session.evaluation
-        return None if evaluation is None else evaluation.url
-
-    @property
-    def name(self) -> str:
-        """The evaluation's name."""
-        return self._session.plan.spec.name
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt of the flow run this is, from 1."""
-        return self._session.attempt
 
     # -- logging -----------------------------------------------------------------
 
@@ -168,8 +145,8 @@ class EvalRun:
 
     def _drop(self, error: SpoolError) -> None:
         with self._lock:
-            self.dropped_records += 1
-            first = self.dropped_records == 1
+            self._session.dropped += 1
+            first = self._session.dropped == 1
         if self._session.plan.on_error == "raise":
             raise error
         if first:
@@ -252,38 +229,6 @@ class EvalRun:
         """Raise ``UploadFailedError`` under ``on_error="raise"`` if an upload failed for good."""
         if self._session.plan.on_error == "raise" and (errors := self.errors):
             raise UploadFailedError("; ".join(errors))
-
-    # -- what became of it -------------------------------------------------------------
-
-    @property
-    def episodes_logged(self) -> int:
-        """Episodes taken in, in all attempts; an episode logged twice counts once."""
-        return self._session.episodes
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """``avg_reward``, ``avg_metrics``, ``avg_error`` so far, and what the user set."""
-        return self._session.metrics()
-
-    @property
-    def pending_records(self) -> dict[str, int]:
-        """By sink: records that are still to be sent."""
-        return {sink: losses["pending"] for sink, losses in self._session.losses().items()}
-
-    @property
-    def failed_records(self) -> dict[str, int]:
-        """By sink: records that it could not store. They stay in the spool."""
-        return {sink: losses["failed"] for sink, losses in self._session.losses().items()}
-
-    @property
-    def rejected_records(self) -> int:
-        """Records that could not be stored at all, each logged with its reason."""
-        return self._session.rejected
-
-    @property
-    def errors(self) -> list[str]:
-        """What went wrong for good, a line each."""
-        return self._session.errors
 
     # -- for the entrypoint -------------------------------------------------------------
 

@@ -38,6 +38,15 @@ def tag_flow_run(flow_run_id: UUID, evaluation_id: str) -> None:
         client.update_flow_run(flow_run_id, tags=tags)
 
 
+def take_no_more_retries(flow_run_id: UUID) -> None:
+    """Have the next failure of a flow run be its last, whatever its flow's ``retries`` say."""
+    with get_client(sync_client=True) as client:
+        policy = client.read_flow_run(flow_run_id).empirical_policy
+        client.update_flow_run(
+            flow_run_id, empirical_policy=policy.model_copy(update={"retries": 0})
+        )
+
+
 def evaluation_of(flow_run: FlowRun) -> str | None:
     """The id of the evaluation that a flow run is tagged with."""
     tagged = (tag for tag in flow_run.tags if tag.startswith(_EVALUATION))

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,16 @@ from prefect.client.schemas.objects import FlowRun
 
 from prefect_prime.credentials import Credentials
 from prefect_prime.endings import Ending
-from prefect_prime.errors import EnvironmentResolutionError, is_refusal
+from prefect_prime.errors import APIError, EnvironmentResolutionError, is_refusal
+from prefect_prime.flows.baseline import find_baseline, read_rows, what_is_compared
+from prefect_prime.flows.courier import Uplink
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import Log, Recording
 from prefect_prime.flows.remote_evaluation import RemoteEvaluation
 from prefect_prime.flows.result import EvalResult
 from prefect_prime.flows.server import whereabouts
-from prefect_prime.flows.uploader import Uplink, Uploader
+from prefect_prime.flows.uploader import Uploader
+from prefect_prime.gates import Judgement, judge
 from prefect_prime.settings import Settings
 from prefect_prime.spool import Spool, store
 from prefect_prime.spool.intake import GuestIntake
@@ -197,6 +200,21 @@ class Session(Recording):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         return self.flush(left) and not guests
 
+    def judge(self, *, sent: bool) -> list[Judgement]:
+        """Have the plan's gates judge the evaluation; ``sent``: all of its rows are there."""
+        if not self.plan.gates:
+            return []
+        baseline = rows = None
+        if self._platform is not None and self.evaluation is not None:
+            try:
+                baseline = find_baseline(self._platform, self.plan, str(self.flow_run.id))
+                rows = read_rows(self._platform, self.evaluation.id) if sent and baseline else None
+            except APIError as error:
+                self.log.warning("There is nothing to compare this evaluation with: %s", error)
+        judgements = judge(self.plan.gates, self.metrics(), rows, baseline)
+        self.facts.set_judgements([each.as_metadata() for each in judgements])
+        return judgements
+
     def end(self, ending: Ending, *, sent: bool, keep: bool = False) -> str | None:
         """Close the evaluation as decided first, and give everything back; its status.
 
@@ -234,7 +252,15 @@ class Session(Recording):
         return status
 
     def _metadata(self) -> dict[str, Any]:
-        known = {"losses": self.losses(), "rejected": self.rejected, "torn": self.spool.torn}
+        known = {
+            "records": {sink: asdict(tally) for sink, tally in self.tallies().items()},
+            "losses": self.losses(),
+            "rejected": self.rejected,
+            "dropped": self.dropped,
+            "torn": self.spool.torn,
+            "gates": self.facts.judgements,
+            "compared_by": what_is_compared(self.plan),
+        }
         where = whereabouts(self.flow_run, store.store_id(self._settings.spool_dir))
         return {**self.plan.spec.metadata, "prefect": {**where, **known}}
 

@@ -23,7 +23,7 @@ from prefect_prime.endings import Ending
 from prefect_prime.errors import SpoolError
 from prefect_prime.flows.accounts import Accounts
 from prefect_prime.flows.endings import ending_for
-from prefect_prime.flows.evaluation_facts import Peek, peek
+from prefect_prime.flows.evaluation_facts import Peek, is_bare, peek
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import Log
 from prefect_prime.flows.server import read_flow_run
@@ -94,6 +94,8 @@ class Sweep:
 
     def _finish(self, run_id: str, folder: Path) -> Finding | None:
         seen = peek(folder)
+        if seen is None:
+            _remove_bare(folder)
         if seen is None or (seen.origin is None and not self._offline):
             return None  # alive, or never planned
         flow_run = read_flow_run(UUID(run_id))
@@ -132,6 +134,18 @@ class Sweep:
         if seen.returned:
             return Ending("COMPLETED")
         return ending_for(Crashed(message=f"its process is gone, and Prefect shows {state.name}"))
+
+
+def _remove_bare(folder: Path) -> None:
+    """Remove the spool of an owner that died before it planned anything, when that is long ago."""
+    lease_file = folder / "lease"
+    began = (lease_file if lease_file.exists() else folder).stat().st_mtime
+    if time.time() - began > RETENTION and (lease := Lease.take(folder)):
+        try:
+            if is_bare(folder):
+                store.remove(folder)
+        finally:
+            lease.release()
 
 
 def finish(

@@ -1,6 +1,8 @@
 """Strings over a flow's parameters, as in Prefect's ``flow_run_name``."""
 
+import os.path
 from collections.abc import Mapping
+from pathlib import PurePath
 from string import Formatter
 from typing import Any
 
@@ -20,6 +22,32 @@ def render(option: str, template: Any, parameters: Mapping[str, Any]) -> Any:
     if isinstance(template, list | tuple):
         return [render(option, value, parameters) for value in template]
     return template
+
+
+def render_path(option: str, template: str, parameters: Mapping[str, Any]) -> str:
+    """``template`` filled in, as a path that no parameter can lead astray.
+
+    What stands before the first placeholder names the folder that the path stays below; a
+    template that begins with one leaves the path to that parameter. Raises as ``render`` does.
+    """
+    filled = _fill(option, template, parameters)
+    before = ""
+    for literal, placeholder, *_ in Formatter().parse(template):
+        before += literal
+        if placeholder is not None:
+            break
+    else:
+        return filled
+    if not before:
+        return filled
+    folder = PurePath(os.path.normpath(os.path.dirname(before))).parts  # noqa: PTH120 - pathlib keeps ".."
+    parts = PurePath(os.path.normpath(filled)).parts
+    if parts[: len(folder)] == folder and ".." not in parts[len(folder) :]:
+        return filled
+    raise ConfigurationError(
+        f"{option}={template!r}: {filled!r} leads out of the folder that stands before the first"
+        " placeholder. A template that begins with a placeholder may lead anywhere."
+    )
 
 
 def _fill(option: str, template: str, parameters: Mapping[str, Any]) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 from prefect_prime import records
 from prefect_prime.flows.options import EvalPlan
+from prefect_prime.gates import Judgement, judge
 from prefect_prime.metrics import SummaryAccumulator, merge, overlay
-from prefect_prime.spool import SINKS
+from prefect_prime.spool import SINKS, Sink, Tally
 from prefect_prime.tasks import OpenedEvaluation
 
 
@@ -30,6 +31,7 @@ class Untracked:
         self.errors: list[str] = []
         self.episodes = 0
         self.records = 0
+        self.dropped = 0
         self._lock = threading.Lock()
         self._metrics = SummaryAccumulator()
         self._given: dict[str, Any] = {}
@@ -60,12 +62,16 @@ class Untracked:
         with self._lock:
             return merge(self._metrics.summary(), self._given)
 
-    def losses(self) -> dict[str, dict[str, int]]:
+    def tallies(self) -> dict[Sink, Tally]:
         """Nothing is lost that was never to be sent."""
-        return {sink: {"failed": 0, "pending": 0} for sink in SINKS}
+        return dict.fromkeys(SINKS, Tally(skipped=self.records))
 
     def flush(self, timeout: float | None) -> bool:  # noqa: ARG002 - the Session's signature
         """There is nothing to send."""
         return True
 
     drain = flush
+
+    def judge(self, *, sent: bool) -> list[Judgement]:  # noqa: ARG002 - the Session's signature
+        """Have the plan's gates judge what was logged; there is nothing to compare it with."""
+        return judge(self.plan.gates, self.metrics(), None, None)

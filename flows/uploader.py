@@ -4,78 +4,24 @@ They belong to the run, not to the flow's task runner: that one is the user's, a
 another machine. Each upload is a task run of the flow, made in a copy of its context.
 
 Samples go one request at a time, in order, because only then is the number of stored rows
-known. A transient failure leaves its segment where it is and holds the sink back, longer
-each time; then one segment probes at a time. Nothing is given up for being late.
+known. An outage is waited out here, however long it is: see ``lanes``.
 """
 
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass
-from logging import Logger, LoggerAdapter
 from typing import Any
 
-from prime_traces import LineFormat, TracesClient
-
 from prefect_prime.errors import is_refusal, is_transient
-from prefect_prime.platform_client import PlatformClient
-from prefect_prime.spool import SINKS, Delivery, Ledger, Sink, Spool
-from prefect_prime.spool.requests import SamplesRequest, content_digest, plan_samples
-from prefect_prime.tasks import SamplesUpload, TracesUpload, upload_samples, upload_traces
+from prefect_prime.flows.courier import Courier, Uplink
+from prefect_prime.flows.lanes import Lane
+from prefect_prime.flows.recording import Log
+from prefect_prime.spool import SINKS, Delivery, Sink, Spool
 
-#: Seconds that a sink is left alone after its first failure; doubled with each further one.
-_FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 30.0
-#: Seconds at most that a service's own ``Retry-After`` is honoured.
-_LONGEST_TOLD = 60.0
-
-
-@dataclass(frozen=True)
-class Uplink:
-    """Where one run's records go. Without a traces client, traces are not sent."""
-
-    evaluation_id: str
-    platform: PlatformClient
-    traces: TracesClient | None
-    context: Mapping[str, str]
-
-
-@dataclass
-class _Lane:
-    """How one sink is doing."""
-
-    slots: int
-    busy: int = 0
-    failures: int = 0
-    resume_at: float = 0.0
-    reached: bool = False
-
-
-class _Journal:
-    """How far the samples of one segment are, kept in the ledger."""
-
-    def __init__(self, ledger: Ledger, segment: int, requests: Sequence[SamplesRequest]) -> None:
-        self._ledger = ledger
-        self._segment = segment
-        self._requests = requests
-
-    def begin(self, request: int) -> None:
-        self._ledger.deliveries.begin(self._segment, "samples", request)
-
-    def stored(self, requests: int) -> None:
-        answered = self._requests[:requests]
-        self._ledger.deliveries.progress(
-            self._segment,
-            "samples",
-            requests=requests,
-            rows=sum(request.rows for request in answered),
-            stored=sum(request.records for request in answered),
-        )
-
-    def rows_before(self) -> int:
-        return self._ledger.deliveries.rows("samples")
+#: Seconds until a disk that failed is tried again.
+_DISK_PAUSE = 1.0
 
 
 class Uploader:
@@ -85,32 +31,36 @@ class Uploader:
         self,
         spool: Spool,
         uplink: Uplink,
-        logger: "Logger | LoggerAdapter[Any]",
+        log: Log,
         *,
         workers: int,
         segment_age: float,
         collect: Callable[[], object],
     ) -> None:
         self._spool = spool
-        self._uplink = uplink
-        self._logger = logger
+        self._log = log
         self._segment_age = segment_age
         self._collect = collect
+        self._courier = Courier(spool, uplink, log, call=self._call, report=self._report)
         self._changed = threading.Condition()
         self._stopping = False
         self._in_flight: set[tuple[int, Sink]] = set()
-        self._lanes: dict[Sink, _Lane] = {"traces": _Lane(workers), "samples": _Lane(1)}
+        self._lanes: dict[Sink, Lane] = {"traces": Lane(workers), "samples": Lane(1)}
         self._context = copy_context()
         self._threads = [
             threading.Thread(target=self._work, name=f"prime-upload-{number}", daemon=True)
             for number in range(workers)
         ]
+        if uplink.traces is None:  # left from an attempt that had a traces service
+            spool.traces_off()
 
     # -- for the run -------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to send; again at each attempt of the flow run, whose context it then takes."""
         self._context = copy_context()
+        for lane in self._lanes.values():
+            lane.refusal = None
         if not any(thread.ident for thread in self._threads):
             for thread in self._threads:
                 thread.start()
@@ -134,6 +84,12 @@ class Uploader:
             self._stopping = True
             self._changed.notify_all()
             return self._changed.wait_for(lambda: not self._in_flight, timeout)
+
+    def outages(self) -> dict[Sink, float]:
+        """The sinks that take nothing at the moment, and the Unix times since when."""
+        with self._changed:
+            lanes = self._lanes.items()
+            return {sink: lane.out_since for sink, lane in lanes if lane.out_since is not None}
 
     def _idle(self) -> bool:
         return not self._in_flight and not any(
@@ -176,11 +132,13 @@ class Uploader:
                 self._collect()
             elif not self._spool.seal():
                 with self._changed:
-                    self._changed.wait(_FIRST_PAUSE)
+                    self._changed.wait(_DISK_PAUSE)
 
-    def _next(self, sink: Sink, lane: _Lane, now: float) -> Delivery | None:
-        slots = 1 if lane.failures else lane.slots
-        if lane.busy >= slots or lane.resume_at > now:
+    def _next(self, sink: Sink, lane: Lane, now: float) -> Delivery | None:
+        if lane.refusal is not None and self._spool.ledger.deliveries.pending(sink, 1):
+            self._spool.ledger.deliveries.refuse_pending(sink, lane.refusal)
+            self._changed.notify_all()
+        if not lane.is_open(now):
             return None
         return next(
             (
@@ -200,99 +158,42 @@ class Uploader:
 
     # -- one delivery ------------------------------------------------------------------
 
+    def _call(self, task: Any, *arguments: Any) -> Any:
+        return self._context.copy().run(task, *arguments)
+
     def _deliver(self, delivery: Delivery) -> None:
+        lane = self._lanes[delivery.sink]
         try:
-            send = self._send_traces if delivery.sink == "traces" else self._send_samples
-            acknowledged = send(delivery)
+            acknowledged = self._courier.deliver(delivery, first=not lane.reached)
         except sqlite3.Error:
             raise  # not the sink's
         except Exception as error:  # noqa: BLE001 - judged, and what is not transient is counted as lost
             self._judge(delivery, error)
-        else:
-            self._answered(delivery.sink, acknowledged=acknowledged)
-
-    def _send_traces(self, delivery: Delivery) -> bool:
-        """Send to the traces; False where they turned out to be off."""
-        if self._uplink.traces is None:
-            raise RuntimeError("no traces client")
-        data = self._spool.payload(delivery, self._uplink.evaluation_id)
-        upload = TracesUpload(
-            _label(delivery),
-            data,
-            content_digest(self._uplink.evaluation_id, "traces", data),
-            line_format=LineFormat.EPISODE if delivery.kind == "episode" else LineFormat.TRACE,
-            context=dict(self._uplink.context),
-            first=not self._lanes["traces"].reached,
-        )
-        receipt = self._context.copy().run(upload_traces, self._uplink.traces, upload)
-        if not isinstance(receipt, str):
-            self._logger.info("Prime Traces is off for this account; traces are not sent.")
-            self._spool.traces_off()
-            return False
-        self._spool.ledger.deliveries.settle(
-            delivery.segment, "traces", "acknowledged", stored=delivery.records
-        )
-        return True
-
-    def _send_samples(self, delivery: Delivery) -> bool:
-        """Send to the samples."""
-        evaluation_id = self._uplink.evaluation_id
-        plan = plan_samples(self._spool, delivery)
-        data = self._spool.payload(delivery, evaluation_id)
-        upload = SamplesUpload(
-            _label(delivery),
-            evaluation_id,
-            plan.requests,
-            content_digest(evaluation_id, "samples", data),
-            sent=delivery.requests,
-            doubted_at=delivery.changed_at if delivery.in_doubt else None,
-            journal=_Journal(self._spool.ledger, delivery.segment, plan.requests),
-        )
-        if plan.requests:
-            self._context.copy().run(upload_samples, self._uplink.platform, upload)
-        detail = None
-        if plan.oversized:
-            detail = f"too large for the samples table: {', '.join(plan.oversized)}"
-            self._report("samples", len(plan.oversized), detail)
-        self._spool.ledger.deliveries.settle(
-            delivery.segment,
-            "samples",
-            "acknowledged",
-            stored=sum(request.records for request in plan.requests),
-            failed=len(plan.oversized),
-            skipped=plan.without_row,
-            detail=detail,
-        )
-        return True
-
-    # -- when it fails --------------------------------------------------------------------
+            return
+        with self._changed:
+            was_out = lane.answered(acknowledged=acknowledged)
+        if was_out is not None:
+            behind = self._spool.ledger.deliveries.tally(delivery.sink).pending
+            self._log.info(
+                "The %s sink takes uploads again, after %.0f s; %d record(s) are still to go.",
+                delivery.sink,
+                was_out,
+                behind,
+            )
 
     def _judge(self, delivery: Delivery, error: Exception) -> None:
         sink = delivery.sink
-        if is_refusal(error):
-            self._spool.ledger.deliveries.settle(
-                delivery.segment, sink, "refused", stored=delivery.stored, detail=_describe(error)
-            )
-            self._report(sink, delivery.records, f"refused: {_describe(error)}")
-        elif is_transient(error):
+        if is_transient(error):
             self._hold_back(sink, error)
+        elif is_refusal(error):
+            self._refused(sink, _describe(error))
         else:
-            self._give_up(delivery, error)
+            reason = _describe(error)
+            lost = self._spool.ledger.deliveries.give_up(delivery.segment, sink, reason)
+            self._report(sink, lost, reason)
 
-    def _give_up(self, delivery: Delivery, error: Exception) -> None:
-        lost = delivery.records - delivery.stored
-        self._spool.ledger.deliveries.settle(
-            delivery.segment,
-            delivery.sink,
-            "failed",
-            stored=delivery.stored,
-            failed=lost,
-            detail=_describe(error),
-        )
-        self._report(delivery.sink, lost, _describe(error))
-
-    def _report(self, sink: Sink, records: int, reason: str) -> None:
-        self._logger.error(
+    def _report(self, sink: str, records: int, reason: str) -> None:
+        self._log.error(
             "%d record(s) were not stored by the %s sink: %s. They stay in the spool %s.",
             records,
             sink,
@@ -300,35 +201,24 @@ class Uploader:
             self._spool.folder,
         )
 
+    def _refused(self, sink: Sink, reason: str) -> None:
+        """The key is not good enough: said once, and nothing more is tried with it."""
+        with self._changed:
+            said, self._lanes[sink].refusal = self._lanes[sink].refusal, reason
+        records = self._spool.ledger.deliveries.refuse_pending(sink, reason)
+        if said is None:
+            self._report(sink, records, f"refused: {reason}")
+
     def _hold_back(self, sink: Sink, error: Exception) -> None:
         with self._changed:
-            lane = self._lanes[sink]
-            lane.failures += 1
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (lane.failures - 1))
-            told = min(_LONGEST_TOLD, getattr(error, "retry_after", None) or 0.0)
-            lane.resume_at = time.monotonic() + max(pause, told)
-            began = lane.failures == 1
+            began = self._lanes[sink].hold_back(getattr(error, "retry_after", None))
         if began:
-            self._logger.warning(
+            self._log.warning(
                 "The %s sink does not take uploads (%s); records wait in the spool and the eval"
                 " goes on.",
                 sink,
                 _describe(error),
             )
-
-    def _answered(self, sink: Sink, *, acknowledged: bool) -> None:
-        with self._changed:
-            lane = self._lanes[sink]
-            was_out, lane.failures = lane.failures > 0, 0
-            lane.reached |= acknowledged
-        if was_out:
-            self._logger.info("The %s sink takes uploads again.", sink)
-
-
-def _label(delivery: Delivery) -> str:
-    records = f"{delivery.records} {delivery.kind}{'' if delivery.records == 1 else 's'}"
-    size = f"{delivery.bytes / 1e6:.1f} MB"
-    return f"{delivery.segment} · {records} · {size if size != '0.0 MB' else '<0.1 MB'}"
 
 
 def _describe(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """The tasks that open an evaluation and close it."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,10 +9,11 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
+from prefect_prime import creation
 from prefect_prime.creation import Intent, create_once
 from prefect_prime.endings import CLOSED, Ending
 from prefect_prime.environments import EnvironmentRef, resolve
-from prefect_prime.errors import APIError
+from prefect_prime.errors import APIError, is_ambiguous
 from prefect_prime.platform_client import PlatformClient
 from prefect_prime.tasks.retrying import REPEATABLE
 
@@ -106,11 +108,7 @@ def close_evaluation(
     if ending.status == "COMPLETED":
         changes = {"metadata": merged} if metadata else {}
         client.update_evaluation(evaluation_id, metrics=metrics, **changes)
-        try:
-            client.finalize_evaluation(evaluation_id, metrics=metrics)
-        except APIError as error:
-            if error.status_code != _CONFLICT:  # somebody else closed it meanwhile
-                raise
+        _finalize(client, evaluation_id, metrics)
     else:
         # In two requests: the status guard refuses an update as a whole, and what is known
         # of the run should be there either way.
@@ -135,6 +133,23 @@ def close_evaluation(
         )
         return ending.status
     return status
+
+
+def _finalize(client: PlatformClient, evaluation_id: str, metrics: Mapping[str, Any]) -> None:
+    """Finalize once: it starts a job there, so one whose answer was lost is looked up first."""
+    try:
+        client.finalize_evaluation(evaluation_id, metrics=metrics)
+    except APIError as error:
+        failure = error
+    else:
+        return
+    if failure.status_code == _CONFLICT:
+        return  # somebody else closed it meanwhile
+    if is_ambiguous(failure):
+        creation.settle(time.time())
+        if client.get_evaluation(evaluation_id).get("status") in CLOSED:
+            return
+    raise failure
 
 
 def recorded_status(evaluation: Mapping[str, Any]) -> str:

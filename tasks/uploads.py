@@ -6,7 +6,8 @@ send as plain objects, which Prefect neither copies nor looks into.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -14,20 +15,20 @@ from prefect import task
 from prefect.client.schemas.objects import State
 from prefect.context import TaskRunContext
 from prefect.states import Completed
-from prime_traces import ErrorCode, LineFormat, TracesClient
+from prime_traces import MAX_LINE_BYTES, ErrorCode, LineFormat, TracesClient
 
 from prefect_prime import creation
-from prefect_prime.errors import APIError, detached, is_ambiguous
+from prefect_prime.errors import APIError, TraceTooLargeError, detached, is_ambiguous
 from prefect_prime.platform_client import PlatformClient
 from prefect_prime.readback import missing_rows
+from prefect_prime.splitting import send_in_parts
 from prefect_prime.spool.requests import SamplesRequest
 from prefect_prime.tasks.retrying import REPEATABLE
 
 
 class TracesUpload:
-    """One segment as Prime Traces takes it. ``label`` tells a person what it carries.
-
-    ``first``: the service has acknowledged nothing of this evaluation yet.
+    """One segment as Prime Traces takes it: ``records`` lines. ``label`` tells a person what it
+    carries. ``first``: the service has acknowledged nothing of this evaluation yet.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class TracesUpload:
         data: bytes,
         cache_key: str,
         *,
+        records: int,
         line_format: LineFormat,
         context: dict[str, str],
         first: bool,
@@ -43,9 +45,27 @@ class TracesUpload:
         self.label = label
         self.data = data
         self.cache_key = cache_key
+        self.records = records
         self.line_format = line_format
         self.context = context
         self.first = first
+
+    def lines(self, positions: range) -> bytes:
+        """Some of the lines, or all."""
+        if len(positions) == self.records:
+            return self.data
+        return b"".join(self._lines[positions.start : positions.stop])
+
+    def check(self, positions: range) -> None:
+        """Raise ``TraceTooLargeError`` for a line that the service never takes, unsent."""
+        if len(self.data) > MAX_LINE_BYTES:
+            for position in positions:
+                if (size := len(self._lines[position]) - 1) > MAX_LINE_BYTES:
+                    raise TraceTooLargeError(position + 1, size, MAX_LINE_BYTES)
+
+    @cached_property
+    def _lines(self) -> list[bytes]:
+        return [line + b"\n" for line in self.data.split(b"\n")[:-1]]
 
 
 class SamplesJournal(Protocol):
@@ -54,19 +74,21 @@ class SamplesJournal(Protocol):
     def begin(self, request: int) -> None:
         """It is about to be sent."""
 
-    def stored(self, requests: int) -> None:
-        """So many are stored, and no further one."""
+    def answered(self, requests: int, blamed: Mapping[str, str]) -> None:
+        """So many are answered, and no further one was processed. ``blamed`` holds the records
+        of all of them that were refused, with their reasons.
+        """
 
     def rows_before(self) -> int:
         """How many rows of the evaluation were stored before the next request."""
 
 
 class SamplesUpload:
-    """One segment as sample requests; ``sent`` of them are stored already.
+    """One segment as sample requests; ``sent`` of them are answered already.
 
-    With ``doubted_at``, the next one may be: the Unix time at which it was begun. The
-    ``journal`` is told of each one, so that a retry, here or in another process, goes on
-    behind it.
+    With ``doubted_at``, the next one may have been processed: the Unix time at which it was
+    begun. The ``journal`` is told of each one, so that a retry, here or in another process,
+    goes on behind it.
     """
 
     def __init__(
@@ -78,6 +100,7 @@ class SamplesUpload:
         *,
         sent: int,
         doubted_at: float | None,
+        blamed: Mapping[str, str],
         journal: SamplesJournal,
     ) -> None:
         self.label = label
@@ -86,6 +109,7 @@ class SamplesUpload:
         self.cache_key = cache_key
         self.sent = sent
         self.doubted_at = doubted_at
+        self.blamed = dict(blamed)
         self.journal = journal
 
 
@@ -102,30 +126,46 @@ def _content(_context: TaskRunContext, parameters: dict[str, Any]) -> str:
     result_serializer="json",
     **REPEATABLE,
 )
-def upload_traces(client: TracesClient, upload: TracesUpload) -> str | State[None]:
-    """Send one segment to Prime Traces; returns the receipt's upload id (hex sha256).
+def upload_traces(client: TracesClient, upload: TracesUpload) -> dict[str, Any] | State[None]:
+    """Send one segment to Prime Traces, in parts where it does not take it as a whole.
 
-    Content-addressed there: the same bytes replay the same receipt. Where the service is off
-    for this account from the start, returns a state named Skipped. Raises the errors of
-    ``prime_traces``.
+    Returns ``{"receipts": [upload id (hex sha256), ...], "blamed": [[position, reason], ...]}``:
+    which lines were refused, counted from 0. Content-addressed there: the same bytes replay the
+    same receipt. Where the service is off for this account from the start, returns a state
+    named Skipped. Raises the errors of ``prime_traces``.
     """
-    receipt: dict[str, Any] = {}
+    receipts: list[str] = []
+
+    def send(positions: range) -> None:
+        upload.check(positions)
+        receipts.append(_upload_lines(client, upload, upload.lines(positions)))
+
     refused: APIError | None = None
     try:
+        blamed = send_in_parts(upload.records, send)
+    except APIError as error:
+        refused = error
+    else:
+        return {"receipts": receipts, "blamed": list(blamed.items())}
+    if upload.first and refused.code == ErrorCode.SERVICE_NOT_ENABLED:
+        return Completed(name="Skipped", message="Prime Traces is off for this account")
+    raise refused
+
+
+def _upload_lines(client: TracesClient, upload: TracesUpload, data: bytes) -> str:
+    failure: APIError | None = None
+    receipt: dict[str, Any] = {}
+    try:
         receipt = client.client.upload_batch(
-            upload.data,
-            f"sha256:{sha256(upload.data).hexdigest()}",
+            data,
+            f"sha256:{sha256(data).hexdigest()}",
             line_format=upload.line_format,
             context=upload.context,
         )
     except APIError as error:
-        refused = detached(error)
-    if refused is not None:
-        if upload.first and refused.code == ErrorCode.SERVICE_NOT_ENABLED:
-            return Completed(name="Skipped", message="Prime Traces is off for this account")
-        raise refused
-    if receipt.get("status") != "committed":
-        raise APIError(f"Prime Traces answered without committing the upload: {receipt!r}")
+        failure = detached(error)
+    if failure is not None:
+        raise failure
     return str(receipt["upload_id"])
 
 
@@ -137,30 +177,58 @@ def upload_traces(client: TracesClient, upload: TracesUpload) -> str | State[Non
     result_serializer="json",
     **REPEATABLE,
 )
-def upload_samples(client: PlatformClient, upload: SamplesUpload) -> int:
-    """Append one segment's rows to the evaluation; returns the number of requests.
+def upload_samples(client: PlatformClient, upload: SamplesUpload) -> dict[str, str]:
+    """Append one segment's rows to the evaluation; returns the records that were refused, with
+    the reasons, by id.
 
     The platform appends whatever it gets, so a request that may have been processed is read
-    back, and only what is missing is sent. Raises the errors of ``PlatformClient``.
+    back, and only what is missing is sent. One that is refused because of its content is sent
+    in parts. Raises the errors of ``PlatformClient``.
     """
-    journal = upload.journal
     for position, request in enumerate(upload.requests[upload.sent :], start=upload.sent + 1):
-        body: bytes | None = request.body
-        if upload.doubted_at is not None:
-            creation.settle(upload.doubted_at)
-            known = journal.rows_before()
-            body = missing_rows(client, upload.evaluation_id, request.body, known=known)
-        if body is not None:
-            journal.begin(position)
-            try:
-                client.push_samples(upload.evaluation_id, body)
-            except APIError as error:
-                if is_ambiguous(error) or body is not request.body:
-                    upload.doubted_at = time.time()
-                else:
-                    upload.doubted_at = None
-                    journal.stored(position - 1)
-                raise
+        missing = _missing(client, upload, request)
+        upload.journal.begin(position)
+        _push(client, upload, request, missing, position)
         upload.sent, upload.doubted_at = position, None
-        journal.stored(position)
-    return len(upload.requests)
+        upload.journal.answered(position, upload.blamed)
+    return upload.blamed
+
+
+def _missing(
+    client: PlatformClient, upload: SamplesUpload, request: SamplesRequest
+) -> Sequence[int]:
+    """The positions of the rows that are to be sent."""
+    if upload.doubted_at is None:
+        return range(len(request.owners))
+    creation.settle(upload.doubted_at)
+    ids = [str(row["sample_id"]) for row in request.rows()]
+    return missing_rows(client, upload.evaluation_id, ids, known=upload.journal.rows_before())
+
+
+def _push(
+    client: PlatformClient,
+    upload: SamplesUpload,
+    request: SamplesRequest,
+    missing: Sequence[int],
+    position: int,
+) -> None:
+    untouched = len(missing) == len(request.owners)
+
+    def send(part: range) -> None:
+        nonlocal untouched
+        rows = missing[part.start : part.stop]
+        if rows:
+            client.push_samples(upload.evaluation_id, request.part(rows))
+            untouched = False
+
+    try:
+        blamed = send_in_parts(len(missing), send)
+    except APIError as error:
+        if is_ambiguous(error) or not untouched:
+            upload.doubted_at = time.time()
+        else:
+            upload.doubted_at = None
+            upload.journal.answered(position - 1, upload.blamed)
+        raise
+    for part, reason in blamed.items():
+        upload.blamed[request.owners[missing[part]]] = reason

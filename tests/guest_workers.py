@@ -4,7 +4,6 @@ import os
 import pickle
 import signal
 import sqlite3
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,15 @@ def rollouts(worker: object, count: int) -> list[dict[str, Any]]:
         episode(rewards=1.0, example_id=f"{worker}/{number}", info={"by": str(worker)})
         for number in range(count)
     ]
+
+
+def by_worker(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """By who logged them: the numbers of the rows, in the platform's order."""
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        worker, number = row["example_id"].split("/")
+        found.setdefault(worker, []).append(int(number))
+    return found
 
 
 def log(run: EvalRun, worker: object, count: int) -> int:
@@ -61,7 +69,3 @@ def pass_on(run: EvalRun, worker: object, count: int) -> bytes:
 
 def log_into_a_pickle(pickled: bytes, worker: object, count: int) -> None:
     log(pickle.loads(pickled), worker, count)  # noqa: S301 - our own
-
-
-if __name__ == "__main__":  # a guest on another machine: the run's pickle is in a file
-    log_into_a_pickle(Path(sys.argv[1]).read_bytes(), sys.argv[2], int(sys.argv[3]))

@@ -46,7 +46,27 @@ LATEST_REQUEST = 9
 LATEST_KILL = 0.3
 #: The share of requests that meet a fault, on the faulty platform.
 FAULT_RATE = 0.12
-FAULTS: tuple[Fault, ...] = ("429", "502 before", "502 after", "reset before", "reset after")
+#: Each as often as the others; what is late is processed within the settle time.
+FAULTS: tuple[Fault, ...] = (
+    "429 before",
+    "429 retry-after=1",
+    "500 before",
+    "500 after",
+    "502 before",
+    "502 after",
+    "502 late 0.3",
+    "503 before",
+    "504 after",
+    "reset before",
+    "reset after",
+    "reset late 0.3",
+    "html before",
+    "html after",
+    "truncated",
+    "slow 0.3",
+    "refuse 0.5",
+    "restart 0.5",
+)
 #: Seconds after which a run without an owner counts as dead.
 ORPHANED_AFTER = 0.5
 #: Seconds that a process may take: it waits out a few faults at most.

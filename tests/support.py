@@ -6,6 +6,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
+from prefect_prime.credentials import Credentials
+from prefect_prime.local import LocalPlatform
 from prefect_prime.platform_client import PlatformClient
 
 DATA = Path(__file__).parent / "data" / "verifiers-runs"
@@ -45,6 +47,17 @@ def wait_until(condition: Callable[[], T | None], *, seconds: float = 60.0) -> T
         sleep(0.05)
 
 
+def account(credentials: Credentials) -> dict[str, str]:
+    """The environment of a machine with these credentials."""
+    values = {
+        "PRIME_API_KEY": credentials.api_key.get_secret_value(),
+        "PRIME_API_BASE_URL": credentials.base_url,
+        "PRIME_FRONTEND_URL": credentials.frontend_url,
+        "PRIME_TRACES_URL": credentials.traces_url,
+    }
+    return {name: value for name, value in values.items() if value}
+
+
 class Evaluations:
     """What the platform has, read over its API."""
 
@@ -67,3 +80,21 @@ class Evaluations:
     def named(self, name: str) -> list[dict[str, Any]]:
         found = self.client.list_evaluations(limit=1000)["evaluations"]
         return [evaluation for evaluation in found if evaluation["name"] == name]
+
+    def only(self, name: str) -> dict[str, Any]:
+        """The one evaluation of a name; fails where there are more."""
+        (found,) = self.named(name)
+        return self(found["id"])
+
+
+def the_traces_of(platform: LocalPlatform, evaluation_id: str) -> list[str]:
+    """The ids of an evaluation's traces, as Prime Traces has them."""
+    found: list[str] = []
+    cursor = None
+    with platform.credentials.get_traces_client() as client:
+        while True:
+            page = client.list(run_id=evaluation_id, limit=100, cursor=cursor)
+            found += [item.trace_id for item in page.items]
+            cursor = page.next_cursor
+            if cursor is None:
+                return found

@@ -21,12 +21,14 @@ joined by commas (as pydantic does). Where two keys become the same text, both a
 a key that was that text already keeps it, the other gets `` (2)``, `` (3)``, … appended.
 
 Rejected: a value that contains itself, an object with none of these forms, nesting
-over ``MAX_DEPTH``, an integer of more than ``MAX_INTEGER_DIGITS`` digits.
+over ``MAX_DEPTH``, an integer of more than ``MAX_INTEGER_DIGITS`` digits. The reason is
+clean text of bounded length, whatever the record and its objects have in theirs.
 """
 
 import json
 import math
 from collections.abc import Mapping
+from gc import get_referents
 from typing import Any, NoReturn
 
 import orjson
@@ -37,25 +39,56 @@ from prefect_prime.natural import (
     OPTIONS,
     UnsupportedError,
     clean_text,
+    described,
     natural,
+    shown,
     text_keys,
     type_name,
 )
 
-__all__ = ["MAX_DEPTH", "MAX_INTEGER_DIGITS", "clean_text", "decode", "dumps", "encode", "number"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_INTEGER_DIGITS",
+    "as_read",
+    "clean_text",
+    "decode",
+    "dumps",
+    "encode",
+    "number",
+]
 
-#: Levels of nesting in a line: half of what ``json.loads`` (1000) and ``orjson.loads``
-#: (1024) can read back, so that a line still reads after it was wrapped into a row.
-MAX_DEPTH = 500
+#: Levels that orjson and pydantic write (tried: both stop at 255). Readers take more, but
+#: one that stores a record or shows it again, as the embedded platform does, has to write.
+_WRITABLE_DEPTH = 254
+#: Levels around a record where it lies deepest: the samples request, its list, the row and
+#: the ``info`` that holds its ``native_wrapper``.
+_WRAPPING = 4
+#: Levels of nesting in a line, its own object included: what both sinks can take, so that
+#: they agree.
+MAX_DEPTH = _WRITABLE_DEPTH - _WRAPPING
 
-_MAX_INTEGER_BITS = int(MAX_INTEGER_DIGITS * math.log2(10))
+_BEYOND_INTEGERS = 10**MAX_INTEGER_DIGITS
+#: Objects without JSON form may give another such object, without end.
+_MAX_CONVERSIONS = 50
 
-#: orjson reads an integer over 64 bit as a float; 20 digits is where those begin. Looked
-#: for in a line whose digits are all zeros: ten times as fast as a regular expression.
+#: orjson reads an integer over 64 bit as a float; 20 digits is where those begin, 19 below
+#: zero. Looked for in a line whose digits are all zeros: ten times as fast as a regular
+#: expression.
 _LONG_DIGITS = b"0" * 20
+_LONG_NEGATIVE = b"-" + b"0" * 19
 _TO_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
+#: Characters of a key, and parts of a place, that a reason shows as they are.
+_LONGEST_NAME = 40
+_LONGEST_PLACE = 20
+
 _SCALARS = (type(None), bool, int, float, str)
+
+#: A record in whose first levels the garbage collector finds an end is not deep.
+_FLAT_LEVELS = 32
+_FLAT_MEMBERS = 4096
+_CONTAINERS = frozenset({dict, list, tuple})
+_NUMBERS = frozenset({int, float})
 
 #: A place in a record: the place of its container, and its key or index there.
 _Path = tuple["_Path", str | int] | None
@@ -70,14 +103,16 @@ def encode(value: Mapping[Any, Any]) -> bytes:
     if not isinstance(value, Mapping):
         raise RecordRejectedError(f"a record is a mapping, not {type_name(value)}")
     try:
-        return orjson.dumps(value, default=natural, option=OPTIONS | orjson.OPT_APPEND_NEWLINE)
+        # Inside as many lists as will wrap it later, so that orjson's own limit is ours.
+        wrapped = orjson.dumps([[[[_bounded(value)]]]], default=_simpler, option=OPTIONS)
+        return wrapped[_WRAPPING:-_WRAPPING] + b"\n"
     except TypeError as exc:
         # orjson turns even an interrupt inside an object's method into a TypeError; else
         # the slow way either succeeds or says where and why.
         if exc.__cause__ is not None and not isinstance(exc.__cause__, Exception):
             raise exc.__cause__ from None
     try:
-        return dumps(_plain(value, None, set())) + b"\n"
+        return dumps(_plain(value, None, set(), 1)) + b"\n"
     except RecursionError:
         raise RecordRejectedError("the record is nested too deeply for this call stack") from None
 
@@ -99,9 +134,18 @@ def decode(line: bytes) -> Any:
 
     Raises ValueError for anything that is not strict JSON.
     """
-    if _LONG_DIGITS in line.translate(_TO_ZEROS):
+    zeros = line.translate(_TO_ZEROS)
+    if _LONG_DIGITS in zeros or _LONG_NEGATIVE in zeros:
         return json.loads(line, parse_constant=_refuse_constant)
     return orjson.loads(line)
+
+
+def as_read(value: Any) -> Any:
+    """What ``value``, a part of a record that :func:`encode` took, is in its decoded line."""
+    try:
+        return orjson.loads(orjson.dumps(value, default=natural, option=OPTIONS))
+    except TypeError:
+        return decode(encode({"value": value}))["value"]
 
 
 def number(value: Any) -> float | None:
@@ -118,31 +162,72 @@ def number(value: Any) -> float | None:
     return result if math.isfinite(result) else None
 
 
-def _plain(value: Any, path: _Path, active: set[int]) -> Any:
+def _simpler(value: Any) -> Any:
+    return _bounded(natural(value))
+
+
+def _bounded(value: Any) -> Any:
+    """``value``, if orjson may have it: it writes tuples at any depth, past its own buffer.
+
+    Raises TypeError, as orjson does for what is nested too deeply.
+    """
+    members = [value]
+    for _ in range(_FLAT_LEVELS):
+        members = get_referents(*members)  # as fast as orjson itself
+        if not members:
+            return value
+        if len(members) > _FLAT_MEMBERS:  # large; or there are objects, with all their classes
+            break
+    if type(value) in _CONTAINERS and value and _is_deeper(value, MAX_DEPTH):
+        raise TypeError("nested too deeply")
+    return value
+
+
+def _is_deeper(container: Any, levels: int) -> bool:
+    if type(container) is dict:
+        container = container.values()
+    elif type(container[0]) in _NUMBERS and type(container[-1]) in _NUMBERS:
+        return False  # token ids and their like, by the hundred thousand
+    if not levels:
+        return True
+    for item in container:
+        if type(item) in _CONTAINERS and item and _is_deeper(item, levels - 1):
+            return True
+    return False
+
+
+def _plain(value: Any, path: _Path, active: set[int], level: int) -> Any:
     """``value`` in dicts with clean text keys, lists and JSON scalars alone.
 
+    ``level`` is its own if it becomes a container; what it is converted from is no level.
     One frame per level, so that MAX_DEPTH fits into the interpreter's stack.
     """
-    if isinstance(value, _SCALARS):
-        return _scalar(value, path)
-    if id(value) in active:
-        _reject(path, f"{type_name(value)} that contains itself")
-    if len(active) >= MAX_DEPTH:
-        _reject(path, f"values nested deeper than {MAX_DEPTH} levels")
-    active.add(id(value))
-    shallow = _shallow(value, path)
-    result: Any
-    if isinstance(shallow, dict):
-        result = {}
-        for key, item in shallow.items():
-            result[key] = _plain(item, (path, key), active)
-    elif isinstance(shallow, (list, tuple)):
-        result = []
-        for index, item in enumerate(shallow):
-            result.append(_plain(item, (path, index), active))
+    steps: list[Any] = []  # alive until the end: an id is an object's own only so long
+    while not isinstance(value, _SCALARS):
+        if id(value) in active:
+            _reject(path, f"{type_name(value)} that contains itself")
+        if len(steps) > _MAX_CONVERSIONS:
+            _reject(path, f"{type_name(value)} that becomes one object after the other")
+        active.add(id(value))
+        steps.append(value)
+        simpler = _shallow(value, path)
+        if isinstance(value, (Mapping, list, tuple)):
+            if level > MAX_DEPTH:
+                _reject(path, f"values nested deeper than {MAX_DEPTH} levels")
+            break
+        value = simpler
     else:
-        result = _plain(shallow, path, active)
-    active.discard(id(value))
+        simpler = _scalar(value, path)
+    result: Any = simpler
+    if isinstance(simpler, dict):
+        result = {}
+        for key, item in simpler.items():
+            result[key] = _plain(item, (path, key), active, level + 1)
+    elif isinstance(simpler, (list, tuple)):
+        result = []
+        for index, item in enumerate(simpler):
+            result.append(_plain(item, (path, index), active, level + 1))
+    active.difference_update(map(id, steps))
     return result
 
 
@@ -153,7 +238,7 @@ def _scalar(value: float | str | None, path: _Path) -> float | str | None:
         return clean_text(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if value.bit_length() > _MAX_INTEGER_BITS:
+    if abs(value) >= _BEYOND_INTEGERS:
         _reject(path, f"an integer of more than {MAX_INTEGER_DIGITS} digits")
     return int(value)
 
@@ -174,7 +259,7 @@ def _shallow(value: Any, path: _Path) -> Any:
     except UnsupportedError as exc:
         return _reject(path, str(exc))
     except Exception as exc:  # noqa: BLE001 - it comes from the object's own methods
-        return _reject(path, f"{type_name(value)} that failed to convert ({type_name(exc)}: {exc})")
+        return _reject(path, f"{type_name(value)} that failed to convert ({described(exc)})")
 
 
 def _reject(path: _Path, what: str) -> NoReturn:
@@ -185,10 +270,12 @@ def _place(path: _Path) -> str:
     parts: list[str] = []
     while path is not None:
         path, key = path
-        if isinstance(key, str) and key.isidentifier():
+        if isinstance(key, str) and key.isidentifier() and len(key) <= _LONGEST_NAME:
             parts.append(f".{key}")
         else:
-            parts.append(f"[{key!r}]")
+            parts.append(f"[{shown(key)}]")
+    if len(parts) > _LONGEST_PLACE:
+        parts[_LONGEST_PLACE // 2 : -_LONGEST_PLACE // 2] = ["…"]
     return "".join(reversed(parts)).removeprefix(".") or "the record"
 
 

@@ -5,8 +5,10 @@ raises names neither the key nor anything that a URL may hide (``user:password@`
 the caller adds the name of the field or variable.
 """
 
+import re
+from ipaddress import IPv6Address
 from typing import Annotated, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr, ValidationError
 
@@ -17,6 +19,8 @@ DEFAULT_FRONTEND_URL = "https://app.primeintellect.ai"
 #: From prime_traces' ``Config.DEFAULT_TRACES_URL``.
 DEFAULT_TRACES_URL = "https://api.primeintellect.ai"
 
+#: A name as DNS has it (one with other letters is written as ``xn--...``), or an IPv4 address.
+_HOST = re.compile(r"[a-z0-9._-]*[a-z0-9][a-z0-9._-]*")
 _API_PATH = "/api/v1"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -54,12 +58,17 @@ def check_url(value: str) -> str:
     if any(character.isspace() or not character.isprintable() for character in url):
         raise ValueError("holds whitespace or a control character: write https://host")
     parts, port = _split(url)
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or port == 0:
         raise ValueError("is not an http(s) URL with a host: write https://host")
     if "@" in parts.netloc:
         raise ValueError("holds a user or password: write https://host; the API key is a field")
     if parts.query or parts.fragment:
         raise ValueError("holds a query or fragment: write https://host")
+    if not (_is_ipv6 if "[" in parts.netloc else _HOST.fullmatch)(parts.hostname):
+        # What httpx and this module might read differently would make two origins of one.
+        raise ValueError("has a host that is neither a name nor an address: write https://host")
+    if "\\" in parts.path or not {".", ".."}.isdisjoint(unquote(parts.path).split("/")):
+        raise ValueError("has a path that leads elsewhere: write https://host or https://host/path")
     path = parts.path.rstrip("/")
     while path.endswith(_API_PATH):
         path = path.removesuffix(_API_PATH).rstrip("/")
@@ -84,6 +93,14 @@ def problems(exc: ValidationError) -> list[tuple[str, str]]:
         )
         for error in exc.errors(include_url=False, include_input=False)
     ]
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _fits_a_header(value: str) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, MappingView, Sequence
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from enum import Enum
+from reprlib import Repr
 from typing import Any
 
 import orjson
@@ -26,7 +27,9 @@ __all__ = [
     "OPTIONS",
     "UnsupportedError",
     "clean_text",
+    "described",
     "natural",
+    "shown",
     "text_keys",
     "type_name",
 ]
@@ -34,8 +37,17 @@ __all__ = [
 #: Below the 4300 digits that CPython reads and writes (``sys.int_info``).
 MAX_INTEGER_DIGITS = 4000
 
-#: Dataclasses go through ``natural``, where ``to_record()`` takes precedence.
-OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
+#: Characters of a text, and of an exception's message, in a reason.
+_LONGEST_TEXT = 100
+_LONGEST_MESSAGE = 500
+_SHOWN = Repr()
+_SHOWN.maxstring = _SHOWN.maxother = _LONGEST_TEXT
+
+#: Dataclasses go through ``natural``, where ``to_record()`` takes precedence; times, because
+#: orjson writes 00:00:00.010000 as 00:00:00.10000.
+OPTIONS = (
+    orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+)
 
 
 class UnsupportedError(TypeError):
@@ -83,6 +95,25 @@ def clean_text(text: str) -> str:
     return str.__str__(text)
 
 
+def shown(value: Any) -> str:
+    """``value`` as a reason shows it: on one line, escaped, and cut if it is long."""
+    try:
+        return _SHOWN.repr(value)
+    except Exception:  # noqa: BLE001 - a reason is to be had for any value
+        return f"<{type_name(value)}>"
+
+
+def described(exc: BaseException) -> str:
+    """The type and the message of an exception that somebody else's code raised."""
+    try:
+        message = clean_text(str(exc))
+    except Exception:  # noqa: BLE001 - as above
+        message = "its message cannot be shown"
+    if len(message) > _LONGEST_MESSAGE:
+        message = f"{message[:_LONGEST_MESSAGE]}…"
+    return f"{type_name(exc)}: {message}"
+
+
 def type_name(value: Any) -> str:
     """The type of ``value`` as a message names it, with its module."""
     kind = type(value)
@@ -100,6 +131,21 @@ def _decimal_number(value: Decimal) -> float | int | None:
     if math.isinf(result):
         raise UnsupportedError("a Decimal beyond the range of JSON numbers")
     return result
+
+
+def _integer(value: Any) -> Any:
+    if getattr(getattr(value, "dtype", None), "kind", "i") == "m":
+        return _durations(value)
+    return int(value)
+
+
+def _durations(value: Any) -> Any:
+    """Numpy's durations, an integer type there, as Python's own: they have a unit."""
+    return value.astype("timedelta64[us]").tolist()
+
+
+def _fraction(value: Any) -> float | int:
+    return int(value) if value.denominator == 1 else float(value)
 
 
 def _bytes_text(value: Any) -> str:
@@ -126,6 +172,8 @@ def _sorted_set(value: Any) -> list[Any]:
 
 def _array(value: Any) -> Any:
     """Members of an array that orjson does not take as it lies in memory."""
+    if value.dtype.kind == "m":
+        return _durations(value)
     flags = getattr(value, "flags", None)
     if getattr(flags, "c_contiguous", True) or value.dtype.kind not in "biuf":
         return value.tolist()
@@ -145,7 +193,8 @@ def _model(value: Any) -> Any:
 _CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (Enum, lambda value: value.value),
     (Decimal, _decimal_number),
-    (numbers.Integral, int),
+    (numbers.Integral, _integer),
+    (numbers.Rational, _fraction),
     (numbers.Real, float),
     ((bytes, bytearray, memoryview), _bytes_text),
     ((dt.date, dt.time), lambda value: value.isoformat()),

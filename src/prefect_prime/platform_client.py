@@ -6,6 +6,7 @@ ConfigurationError for an id that is no segment of a URL. The team goes into bod
 the listing's query, never into a header.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -15,7 +16,7 @@ import httpx
 
 from prefect_prime.encoding import encode
 from prefect_prime.errors import APIError, mark_ambiguous
-from prefect_prime.transport import MAX_ATTEMPTS, Call, Transport
+from prefect_prime.transport import MAX_ATTEMPTS, Call, Transport, segment
 
 if TYPE_CHECKING:
     from prefect_prime.credentials import Credentials
@@ -37,6 +38,8 @@ DEFAULT_TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 UPLOAD_TIMEOUT_SECONDS = 300.0
 #: Characters of an update's ``error_message``: the platform refuses more.
 MAX_ERROR_MESSAGE = 4096
+#: What is shown as a link, in terminals and in Markdown: nothing that ends one early.
+_LINK = re.compile(r"https?://[^\x00-\x20\x7f-\U0010ffff()<>\[\]\"`\\]+")
 
 
 class PlatformClient:
@@ -65,7 +68,7 @@ class PlatformClient:
             else None
         )
         self._transport = Transport(
-            api_key=credentials.api_key.get_secret_value(),
+            api_key=credentials.api_key,
             base_url=credentials.base_url,
             timeout=DEFAULT_TIMEOUT if timeout is None else httpx.Timeout(timeout),
             transport=transport,
@@ -217,10 +220,10 @@ class PlatformClient:
     def viewer_url(self, evaluation: Mapping[str, Any]) -> str:
         """The page a person opens: what the platform gave, else the dashboard's address."""
         given = evaluation.get("viewer_url")
-        if isinstance(given, str) and given.startswith(("https://", "http://")):
+        if isinstance(given, str) and _LINK.fullmatch(given):
             return given
-        evaluation_id = evaluation.get("evaluation_id") or evaluation.get("id")
-        return f"{self._frontend_url}/dashboard/evaluations/{evaluation_id}"
+        evaluation_id = str(evaluation.get("evaluation_id") or evaluation.get("id"))
+        return f"{self._frontend_url}/dashboard/evaluations/{segment(evaluation_id)}"
 
 
 def _body(**fields: Any) -> bytes:

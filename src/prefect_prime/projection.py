@@ -47,20 +47,23 @@ _OPTIONAL_USAGE = ("cached_input_tokens", "reasoning_tokens", "cost")
 class Projection:
     """What one episode contributes to the samples table.
 
-    ``rows`` each fit into a request. ``oversized`` holds the ids of traces whose row
-    alone exceeds one: they cannot be stored as samples, and are counted and named.
+    ``rows`` each fit into a request. ``oversized`` holds the traces whose row alone exceeds
+    one, by id, with the bytes of that request: they cannot be stored as samples, and are
+    counted and named.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    oversized: list[str] = field(default_factory=list)
+    oversized: dict[str, int] = field(default_factory=dict)
 
 
-def sample_rows(episode: Mapping[str, Any], rollout_number: int) -> Projection:
+def sample_rows(
+    episode: Mapping[str, Any], rollout_number: int, limit: int = MAX_REQUEST_BYTES
+) -> Projection:
     """The sample rows of ``episode``, the ``rollout_number``-th (from 1) of its example.
 
     One row: the summary trace's, with the episode's id as ``sample_id`` and the whole
     episode in ``info.native_wrapper``. None for an episode without traces. One row per
-    trace, without the wrapper, where that row would exceed ``MAX_REQUEST_BYTES``.
+    trace, without the wrapper, where a request with that row would exceed ``limit`` bytes.
     """
     traces = _mappings(episode.get("traces"))
     if not traces:
@@ -73,14 +76,16 @@ def sample_rows(episode: Mapping[str, Any], rollout_number: int) -> Projection:
         "native_wrapper": episode,
         "native_trace_index": index,
     }
-    if (fitting := _detached(row)) is not None:
-        return Projection(rows=[fitting])
+    data = dumps(row)
+    if _ENVELOPE_BYTES + len(data) <= limit:
+        return Projection(rows=[decode(data)])
     projection = Projection()
     for trace in traces:
-        if (fitting := _detached(_trace_row(trace, rollout_number, episode))) is not None:
-            projection.rows.append(fitting)
+        data = dumps(_trace_row(trace, rollout_number, episode))
+        if (size := _ENVELOPE_BYTES + len(data)) <= limit:
+            projection.rows.append(decode(data))
         else:
-            projection.oversized.append(str(trace.get("id")))
+            projection.oversized[str(trace.get("id"))] = size
     return projection
 
 
@@ -260,15 +265,6 @@ def _message(message: Any) -> dict[str, Any]:
                 _present(part) if isinstance(part, Mapping) else part for part in shown[key]
             ]
     return shown
-
-
-def _detached(row: dict[str, Any]) -> dict[str, Any] | None:
-    """``row`` as it reads after a request, sharing nothing; None if it exceeds one."""
-    data = dumps(row)
-    if _ENVELOPE_BYTES + len(data) > MAX_REQUEST_BYTES:
-        return None
-    detached: dict[str, Any] = decode(data)
-    return detached
 
 
 def _present(value: Mapping[str, Any]) -> dict[str, Any]:

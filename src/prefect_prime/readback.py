@@ -6,29 +6,31 @@ rows in question are the last ones, unless another process writes into the same 
 """
 
 import math
+from collections.abc import Sequence
 
-from prefect_prime import encoding
 from prefect_prime.platform_client import PlatformClient
 
 _PAGE = 100
 
 
 def missing_rows(
-    client: PlatformClient, evaluation_id: str, body: bytes, *, known: int
-) -> bytes | None:
-    """The request that is still to be sent: without the rows that are there; None if all are.
+    client: PlatformClient, evaluation_id: str, sample_ids: Sequence[str], *, known: int
+) -> list[int]:
+    """The positions of the rows that are still to be sent, of a request in doubt.
 
-    ``known`` is how many rows were surely stored before it. While there are no more than
-    that, nothing needs to be read. Raises the errors of ``PlatformClient``.
+    ``known`` is how many rows were surely stored before it: while there are no more than that,
+    nothing needs to be read, and where the rows behind them are all of this request, nothing
+    before them. Raises the errors of ``PlatformClient``.
     """
     total = int(client.list_samples(evaluation_id, page=1, limit=1).get("total") or 0)
-    if total <= known:
-        return body
-    rows = {str(row["sample_id"]): row for row in encoding.decode(body)["samples"]}
-    for page in range(math.ceil(total / _PAGE), 0, -1):
-        if not rows:
-            return None
-        listed = client.list_samples(evaluation_id, page=page, limit=_PAGE)
-        for row in listed.get("samples") or ():
-            rows.pop(str(row.get("sample_id")), None)
-    return encoding.dumps({"samples": list(rows.values())}) if rows else None
+    missing = {sample_id: position for position, sample_id in enumerate(sample_ids)}
+    if total > known:
+        tail = known // _PAGE + 1
+        for page in range(math.ceil(total / _PAGE), 0, -1):
+            found = len(sample_ids) - len(missing)
+            if not missing or (page < tail and found == total - known):
+                break
+            listed = client.list_samples(evaluation_id, page=page, limit=_PAGE)
+            for row in listed.get("samples") or ():
+                missing.pop(str(row.get("sample_id")), None)
+    return sorted(missing.values())

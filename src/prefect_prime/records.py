@@ -12,12 +12,15 @@ aside with the message as its reason, and its neighbours are unharmed. Nothing h
 changes the mapping it was given.
 """
 
+import numbers
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Literal, get_args
 
-from prefect_prime.encoding import clean_text, decode, encode
+from prefect_prime.encoding import as_read, decode, encode, number
 from prefect_prime.errors import RecordRejectedError
 from prefect_prime.handmade import episode
+from prefect_prime.natural import clean_text, described, shown, text_keys
 
 __all__ = [
     "KINDS",
@@ -26,10 +29,12 @@ __all__ = [
     "episode",
     "kind_of",
     "origin_of",
+    "outline",
     "record_id",
     "restore",
     "stamp",
     "to_mapping",
+    "trace_ids",
 ]
 
 Kind = Literal["episode", "trace", "sample"]
@@ -38,31 +43,40 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 #: ``run.type`` of every record of an evaluation.
 RUN_TYPE = "eval"
 
+_TEXT = frozenset({str})
+#: Keys of a trace and of a sample row that :func:`outline` keeps.
+_OF_TRACE = ("id", "agent", "task", "rewards", "metrics")
+_OF_SAMPLE = ("trainable", "reward", "metrics", "error")
+
 
 def to_mapping(record: Any) -> Mapping[str, Any]:
     """The mapping of ``record``: itself, or what its ``to_record()`` returns.
 
-    Raises RecordRejectedError for anything else, and where ``to_record()`` fails.
+    Its keys are the text that they have in the line. Raises RecordRejectedError for
+    anything else, and where ``to_record()`` fails.
     """
-    if isinstance(record, Mapping):
-        return record
     kind = type(record).__name__
-    convert = getattr(record, "to_record", None)
-    if isinstance(record, type) or not callable(convert):
-        raise RecordRejectedError(
-            f"a record is a mapping or an object with to_record(), not {kind}"
-        )
+    mapping = record
+    if not isinstance(record, Mapping):
+        convert = getattr(record, "to_record", None)
+        if isinstance(record, type) or not callable(convert):
+            raise RecordRejectedError(
+                f"a record is a mapping or an object with to_record(), not {kind}"
+            )
+        try:
+            mapping = convert()
+        except Exception as exc:
+            raise RecordRejectedError(f"{kind}.to_record() failed: {described(exc)}") from exc
+        if not isinstance(mapping, Mapping):
+            raise RecordRejectedError(
+                f"{kind}.to_record() returned {type(mapping).__name__}, not a mapping"
+            )
+    if type(mapping) is dict and _TEXT.issuperset(map(type, mapping)):
+        return mapping
     try:
-        mapping = convert()
+        return text_keys(mapping)
     except Exception as exc:
-        raise RecordRejectedError(
-            f"{kind}.to_record() failed: {type(exc).__name__}: {exc}"
-        ) from exc
-    if not isinstance(mapping, Mapping):
-        raise RecordRejectedError(
-            f"{kind}.to_record() returned {type(mapping).__name__}, not a mapping"
-        )
-    return mapping
+        raise RecordRejectedError(f"a record's keys cannot be read: {described(exc)}") from exc
 
 
 def kind_of(record: Mapping[str, Any]) -> Kind:
@@ -75,11 +89,14 @@ def kind_of(record: Mapping[str, Any]) -> Kind:
 def record_id(record: Mapping[str, Any], kind: Kind) -> str:
     """The id that ``record`` is stored under: ``sample_id`` of a sample, else ``id``.
 
-    An integer names a sample by its digits. Prime Traces takes text alone, so an
-    episode or trace with another id is rejected, as is an empty or missing one.
+    What becomes text in the line, as a UUID does, is text. An integer names a sample by
+    its digits. Prime Traces takes text alone, so an episode or trace with another id is
+    rejected, as is an empty or missing one.
     """
     key = "sample_id" if kind == "sample" else "id"
     value = record.get(key)
+    if not isinstance(value, str):
+        value = decode(encode({key: value}))[key]
     if kind == "sample" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
@@ -88,6 +105,38 @@ def record_id(record: Mapping[str, Any], kind: Kind) -> str:
     if not value:
         raise RecordRejectedError(f"{key} of a record of kind {kind} is empty")
     return clean_text(value)
+
+
+def outline(record: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
+    """What the spool and the metrics read of an encoded record, which was stamped.
+
+    Whatever a producer's values are, these are JSON: what a later process reads in the line.
+    """
+    if kind == "episode":
+        traces = [_outlined(trace) for trace in record["traces"]]
+        part = {"ok": record.get("ok"), "traces": traces}
+    elif kind == "sample":
+        part = {key: record[key] for key in _OF_SAMPLE if key in record}
+    else:
+        part = _outlined(record)
+    outlined: dict[str, Any] = as_read(part)
+    return outlined
+
+
+def trace_ids(outlined: Mapping[str, Any], kind: Kind, episode_id: str) -> tuple[str, ...]:
+    """The ids of an outlined episode's traces; those without one are left to the service.
+
+    Raises RecordRejectedError where one is there twice.
+    """
+    if kind != "episode":
+        return ()
+    ids = [id_ for trace in outlined["traces"] if isinstance(id_ := trace.get("id"), str)]
+    if len(set(ids)) < len(ids):
+        twice = next(id_ for index, id_ in enumerate(ids) if id_ in ids[:index])
+        raise RecordRejectedError(
+            f"trace id {shown(twice)} is twice in episode {shown(episode_id)}"
+        )
+    return tuple(ids)
 
 
 def stamp(record: Mapping[str, Any], run_id: str) -> dict[str, Any]:
@@ -104,7 +153,7 @@ def stamp(record: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     stamped["run"] = _rekeyed(stamped.get("run"), run_id)
     if "traces" in stamped:
         stamped["traces"] = [
-            {**member, "run": _rekeyed(member.get("run") or stamped["run"], run_id)}
+            {**member, "run": _rekeyed(_own_run(member) or stamped["run"], run_id)}
             for member in _members(stamped)
         ]
     return stamped
@@ -123,7 +172,14 @@ def origin_of(record: Mapping[str, Any]) -> str:
         own = {str(index): member["run"] for index, member in members if "run" in member}
         if own:
             origin["traces"] = own
-    return encode(_sorted(origin)).decode().removesuffix("\n")
+    try:
+        return encode(_sorted(origin)).decode().removesuffix("\n")
+    except RecordRejectedError:
+        raise
+    except RecursionError:
+        raise RecordRejectedError("run contains itself or is nested too deeply") from None
+    except Exception as exc:
+        raise RecordRejectedError(f"run cannot be read: {described(exc)}") from exc
 
 
 def restore(stamped: Mapping[str, Any], origin: str) -> dict[str, Any]:
@@ -141,6 +197,32 @@ def restore(stamped: Mapping[str, Any], origin: str) -> dict[str, Any]:
             _put_back(member, {"run": own[str(index)]} if str(index) in own else {})
         record["traces"] = members
     return record
+
+
+def _outlined(trace: Mapping[str, Any]) -> dict[str, Any]:
+    part = {key: trace[key] for key in _OF_TRACE if key in trace}
+    if isinstance(agent := part.get("agent"), dict):
+        part["agent"] = {key: agent[key] for key in ("trainable",) if key in agent}
+    task = part.get("task")
+    if isinstance(task, dict) and isinstance(data := task.get("data"), dict):
+        # Prompts are the bulk of many records.
+        part["task"] = {"data": {key: data[key] for key in ("idx", "id") if key in data}}
+    if isinstance(rewards := part.get("rewards"), Mapping):
+        # As null it would be a score that was never made.
+        part["rewards"] = {
+            name: {"score": None} if type(entry) is not dict and _is_not_finite(entry) else entry
+            for name, entry in rewards.items()
+        }
+    return part
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, (numbers.Real, Decimal)) and number(value) is None
+
+
+def _own_run(member: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    run = member.get("run")
+    return run if isinstance(run, Mapping) else None
 
 
 def _rekeyed(run: Any, run_id: str) -> dict[str, Any]:

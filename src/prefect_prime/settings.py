@@ -172,13 +172,7 @@ class _ConfigFile(PydanticBaseSettingsSource):
         return self._content.get(field_name), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in self._content.items()
-            if name in CONFIG_FILE_KEYS
-            and value is not None
-            and not (isinstance(value, str) and not value.strip())
-        }
+        return _set_in_file(self._content)
 
 
 def load_settings() -> Settings:
@@ -193,16 +187,35 @@ def load_settings() -> Settings:
     raise ConfigurationError("; ".join(dict.fromkeys(complaints)))
 
 
+def source_of(field: str) -> str:
+    """Where a field of the settings has its value from: a variable, the config file, default."""
+    if (variable := _variable_of(field)) is not None:
+        return variable
+    return str(config_file()) if field in _set_in_file(read_config_file()) else "default"
+
+
 def read_config_file() -> dict[str, Any]:
     """The content of ``~/.prime/config.json``; {} without one, or, warned once, with a bad one."""
+    content, problem = _read_config_file()
+    if problem is not None:
+        _warn_once(problem)
+    return content
+
+
+def config_file_problem() -> str | None:
+    """What keeps ``~/.prime/config.json`` from being used; None where nothing does."""
+    return _read_config_file()[1]
+
+
+def _read_config_file() -> tuple[dict[str, Any], str | None]:
     try:
         path = config_file()
     except RuntimeError:  # no home directory
-        return {}
+        return {}, None
     try:
         content = json.loads(path.read_bytes().decode("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return {}, None
     except OSError as exc:
         problem = f"cannot be read ({exc.strerror})"
     except UnicodeDecodeError:
@@ -212,10 +225,20 @@ def read_config_file() -> dict[str, Any]:
         problem = f"is not JSON{place}"
     else:
         if isinstance(content, dict):
-            return content
+            return content, None
         problem = f"holds a JSON {type(content).__name__} where an object belongs"
-    _warn_once(f"{path} {problem}; it is treated as absent")
-    return {}
+    return {}, f"{path} {problem}; it is treated as absent"
+
+
+def _set_in_file(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the file's content counts as set: null and blank do not."""
+    return {
+        name: value
+        for name, value in content.items()
+        if name in CONFIG_FILE_KEYS
+        and value is not None
+        and not (isinstance(value, str) and not value.strip())
+    }
 
 
 @cache

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import httpx
 from prime_traces.core.client import AMBIGUOUS_TRANSPORT_ERRORS, raise_for_response, retry_delay
+from pydantic import SecretStr
 
 from prefect_prime.errors import (
     APIError,
@@ -43,6 +44,8 @@ MAX_BACKOFF = 2.0
 _QUOTED_HEAD, _QUOTED_TAIL = 240, 120
 
 API_PREFIX = "/api/v1"
+#: What httpx raises where the environment's proxies or certificates cannot be used.
+POOL_ERRORS = (OSError, ValueError, ImportError)
 
 
 class Call(NamedTuple):
@@ -60,19 +63,25 @@ class Transport:
     def __init__(
         self,
         *,
-        api_key: str,
+        api_key: SecretStr,
         base_url: str,
         timeout: httpx.Timeout,
         transport: httpx.BaseTransport | None,
         attempts: int,
         sleep: Callable[[float], None],
+        team_id: str | None = None,
     ) -> None:
         self._key = api_key
         self._attempts = attempts
         self._base_url = base_url
         self._sleep = sleep
+        # As httpx.Headers, which show no key to a traceback that shows variables.
+        headers = httpx.Headers({"User-Agent": user_agent()})
+        headers["Authorization"] = f"Bearer {api_key.get_secret_value()}"
+        if team_id is not None:  # Prime Traces alone takes it so
+            headers["X-Prime-Team-ID"] = team_id
         self._client = _open_pool(
-            headers={"Authorization": f"Bearer {api_key}", "User-Agent": user_agent()},
+            headers=headers,
             timeout=timeout,
             transport=transport,
         )
@@ -165,19 +174,24 @@ class Transport:
         return mark_ambiguous(
             APIError(
                 f"{what} at {self._base_url} was redirected ({response.status_code}) to "
-                f"{self._quoted(origin)}; nothing was sent there. If that is the platform, set "
-                "its URL as base_url (PRIME_API_BASE_URL).",
+                f"{self._quoted(origin)}; nothing was sent there. If that is the service, name it "
+                "in the credentials (PRIME_API_BASE_URL, PRIME_TRACES_URL).",
                 status_code=response.status_code,
             ),
             ambiguous=False,
         )
 
     def _quoted(self, text: str) -> str:
-        text = text.replace(self._key, "[API key]")
-        text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-        if len(text) > _QUOTED_HEAD + _QUOTED_TAIL:
-            return f"{text[:_QUOTED_HEAD]} ... {text[-_QUOTED_TAIL:]}"
-        return text
+        return quoted(text, self._key)
+
+
+def quoted(text: str, key: SecretStr) -> str:
+    """What somebody else wrote, as an error may quote it: short, printable, free of the key."""
+    text = text.replace(key.get_secret_value(), "[API key]")
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if len(text) > _QUOTED_HEAD + _QUOTED_TAIL:
+        return f"{text[:_QUOTED_HEAD]} ... {text[-_QUOTED_TAIL:]}"
+    return text
 
 
 def segment(value: str) -> str:
@@ -200,21 +214,28 @@ def user_agent() -> str:
 
 
 def _open_pool(
-    *, headers: dict[str, str], timeout: httpx.Timeout, transport: httpx.BaseTransport | None
+    *, headers: httpx.Headers, timeout: httpx.Timeout, transport: httpx.BaseTransport | None
 ) -> httpx.Client:
+    failure: Exception
     try:
         return httpx.Client(
             headers=headers, timeout=timeout, transport=transport, follow_redirects=False
         )
-    except OSError as exc:
-        reason = f"SSL_CERT_FILE or SSL_CERT_DIR cannot be read ({exc.strerror or exc})"
-    except (ValueError, ImportError) as exc:
-        # Its message may show a proxy's password.
-        reason = (
-            f"a proxy of the environment cannot be used ({type(exc).__name__}): "
-            "look at HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
-        )
-    raise ConfigurationError(reason)
+    except POOL_ERRORS as exc:
+        failure = unusable_environment(exc)
+    raise failure
+
+
+def unusable_environment(exc: Exception) -> ConfigurationError:
+    """Why no connection pool can be opened, for one of ``POOL_ERRORS``."""
+    if isinstance(exc, OSError):
+        why = exc.strerror or exc
+        return ConfigurationError(f"SSL_CERT_FILE or SSL_CERT_DIR cannot be read ({why})")
+    # Its message may show a proxy's password.
+    return ConfigurationError(
+        f"a proxy of the environment cannot be used ({type(exc).__name__}): "
+        "look at HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
+    )
 
 
 def _refused(response: httpx.Response) -> APIError | None:

@@ -7,8 +7,6 @@ or where Prefect runs none, by ``reconcile``.
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ from prefect.states import Cancelling
 from support import Evaluations, wait_until
 
 from prefect_prime.blocks import PrimeCredentials
+from prefect_prime.flows.reconcile import reconcile
 from prefect_prime.local import LocalPlatform
 
 # Beside other work, a server and a worker may take minutes to start.
@@ -115,18 +114,10 @@ class Ended:
 
         return wait_until(ended, seconds=90)
 
-    def reconcile(self) -> str:
-        """Run ``reconcile`` once as a command; its output."""
-        command = [sys.executable, "-m", "prefect_prime.flows.reconcile", "--orphaned-after", "0"]
-        done = subprocess.run(
-            [*command, "--credentials", "ended"],
-            env=self.deployed.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return done.stdout
+    def reconcile(self) -> None:
+        """Reconcile once, as somebody else on the worker's machine."""
+        with temporary_settings({PREFECT_API_URL: self.deployed.url}):
+            reconcile(credentials="ended", orphaned_after=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +139,14 @@ def save(deployed: Any, block: str, credentials: Any) -> None:
 
 @pytest.fixture
 def start(
-    deployed: Any, deployment: Any, evaluations: Evaluations, tmp_path: Path
+    deployed: Any,
+    deployment: Any,
+    evaluations: Evaluations,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Ended]:
     """``start(how)``: a run of the deployment, or of its copy for another work pool."""
+    monkeypatch.setenv("PREFECT_PRIME_SPOOL_DIR", deployed.env["PREFECT_PRIME_SPOOL_DIR"])
 
     def started(how: str = "waits", *, of: Any = deployment, **parameters: Any) -> Ended:
         name = f"ended-{uuid4().hex[:8]}"
@@ -248,7 +244,7 @@ def test_a_cancellation_while_it_drains_cancels_it(
         if method != "POST" or not path.endswith("samples") or cancelled:
             return None
         refused.append(path)
-        return "429"
+        return "429 before"
 
     with FaultyProxy(platform, away) as proxy:
         save(deployed, "ended-by-proxy", proxy.credentials)

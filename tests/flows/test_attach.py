@@ -1,15 +1,11 @@
 """Logging into an evaluation that somebody else opened, and will close."""
 
 import asyncio
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from prefect.settings import PREFECT_API_URL
+from eval_processes import EvalProcesses
 from prefect.states import Cancelled
 from support import Evaluations
 
@@ -240,40 +236,27 @@ def test_of_two_side_by_side_one_takes_it(
 
 KILLED = """
 import os, signal
+from tracked import rollout
 from prefect_prime.flows import current_run, eval_flow
-from prefect_prime.records import episode
 
 @eval_flow(environments=["toy"])
 def entrypoint():
-    current_run().log_episodes([episode(rewards=1.0)])
+    current_run().log_episodes([rollout(1)])
     os.kill(os.getpid(), signal.SIGTERM)
 
 entrypoint()
 """
 
 
+@pytest.mark.usefixtures("account")
 def test_a_handed_evaluation_of_a_process_that_is_terminated_keeps_its_status(
-    platform: LocalPlatform, evaluations: Evaluations, opened: dict[str, Any], tmp_path: Path
+    eval_processes: EvalProcesses,
+    platform: LocalPlatform,
+    evaluations: Evaluations,
+    opened: dict[str, Any],
 ) -> None:
-    (tmp_path / "killed.py").write_text(KILLED)
-    credentials = platform.credentials
-    done = subprocess.run(
-        [sys.executable, "killed.py"],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "EVALUATION_ID": opened["id"],
-            "PREFECT_API_URL": PREFECT_API_URL.value() or "",
-            "PRIME_API_KEY": credentials.api_key.get_secret_value(),
-            "PRIME_API_BASE_URL": credentials.base_url,
-            "PRIME_TRACES_URL": credentials.traces_url or "",
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = eval_processes.run(KILLED, env={"EVALUATION_ID": opened["id"]})
 
-    assert len(evaluations.rows(opened["id"])) == 1, done.stderr
+    assert len(evaluations.rows(opened["id"])) == 1, done.output
     assert changes(platform, opened["id"]) == []
     assert evaluations(opened["id"])["status"] == opened["status"]

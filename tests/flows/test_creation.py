@@ -38,11 +38,6 @@ def proxy(platform: LocalPlatform) -> Iterator[FaultyProxy]:
         yield running
 
 
-@pytest.fixture
-def name() -> str:
-    return f"created-{uuid4().hex[:8]}"
-
-
 class Creating:
     """Faults of the requests that create, one after another; and of those that look it up."""
 
@@ -68,15 +63,10 @@ def run(proxy: FaultyProxy, name: str, **options: Any) -> Any:
     return entrypoint()
 
 
-def the_only(evaluations: Evaluations, name: str) -> dict[str, Any]:
-    (found,) = evaluations.named(name)
-    return evaluations(found["id"])
-
-
 @pytest.mark.parametrize(
     ("fault", "posts"),
     [
-        ("429", 2),
+        ("429 before", 2),
         ("502 before", 2),
         ("502 after", 1),
         ("reset before", 2),
@@ -92,7 +82,7 @@ def test_a_lost_answer_gives_one_evaluation(
 
     result = run(proxy, name)
 
-    evaluation = the_only(evaluations, name)
+    evaluation = evaluations.only(name)
     assert (result.evaluation_id, result.status) == (evaluation["id"], "COMPLETED")
     assert evaluation["status"] == "COMPLETED"
     assert len(evaluations.rows(evaluation["id"])) == 1
@@ -105,7 +95,7 @@ def test_faults_of_both_kinds_in_a_row_give_one_evaluation(
     proxy.decide = Creating("502 before", "reset after")
 
     assert run(proxy, name).status == "COMPLETED"
-    assert the_only(evaluations, name)["status"] == "COMPLETED"
+    assert evaluations.only(name)["status"] == "COMPLETED"
 
 
 def test_what_cannot_be_looked_up_is_offline_and_adopted_later(
@@ -116,7 +106,7 @@ def test_what_cannot_be_looked_up_is_offline_and_adopted_later(
     result = run(proxy, name)
 
     assert (result.evaluation_id, result.status) == (None, "OFFLINE")
-    assert the_only(evaluations, name)["status"] == "RUNNING"
+    assert evaluations.only(name)["status"] == "RUNNING"
 
     creating.lookup = None
     credentials = proxy.credentials
@@ -125,7 +115,7 @@ def test_what_cannot_be_looked_up_is_offline_and_adopted_later(
     monkeypatch.setenv("PRIME_TRACES_URL", credentials.traces_url or "")
     reconcile()
 
-    evaluation = the_only(evaluations, name)
+    evaluation = evaluations.only(name)
     assert evaluation["status"] == "COMPLETED"
     assert len(evaluations.rows(evaluation["id"])) == 1
     assert creating.posts == 1
@@ -163,7 +153,7 @@ def test_the_next_process_adopts_what_the_last_one_had_created_when_it_died(
     creating.lookup = None
     adopted = create()
 
-    assert adopted["id"] == the_only(evaluations, name)["id"]
+    assert adopted["id"] == evaluations.only(name)["id"]
     assert creating.posts == 1
 
 
@@ -190,7 +180,7 @@ def test_an_attempt_that_cannot_tell_whether_its_evaluation_is_closed_sends_noth
 
     with pytest.raises(ValueError, match="the first time"):
         entrypoint()
-    closed = the_only(evaluations, name)
+    closed = evaluations.only(name)
     assert closed["status"] == "FAILED"
     flow_run_id = UUID(closed["metadata"]["prefect"]["flow_run_id"])
     ledger = Ledger(store.owner_folder(load_settings().spool_dir, flow_run_id) / "ledger.sqlite3")

@@ -1,55 +1,28 @@
 """The evaluation ends as Prefect saw the flow run end, for every end inside a living process."""
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from prefect.client.orchestration import get_client
+from eval_processes import EvalProcesses
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ParameterTypeError
-from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Failed
 from support import Evaluations, wait_until
+from tracked import read_flow_run, the_flow_run_of
 
-from prefect_prime.flows import current_run, eval_flow
+from prefect_prime.flows import current_run
 from prefect_prime.local import LocalPlatform
 from prefect_prime.records import episode
 
-pytestmark = pytest.mark.usefixtures("prefect_server")
-
-
-@pytest.fixture
-def name() -> str:
-    return f"ending-{uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def tracked(platform: LocalPlatform, name: str) -> Any:
-    def decorate(**options: Any) -> Any:
-        return eval_flow(
-            environments=["toy"],
-            evaluation_name=name,
-            credentials=platform.credentials,
-            **options,
-        )
-
-    return decorate
+pytestmark = pytest.mark.usefixtures("prefect_server", "account")
 
 
 def log_one(text: str = "4") -> None:
     current_run().log_episodes([episode(messages=[{"role": "user", "content": text}], rewards=1.0)])
-
-
-def the_only(evaluations: Evaluations, name: str) -> dict[str, Any]:
-    (found,) = evaluations.named(name)
-    return evaluations(found["id"])
 
 
 def test_a_return_completes_it(tracked: Any, evaluations: Evaluations, name: str) -> None:
@@ -59,7 +32,7 @@ def test_a_return_completes_it(tracked: Any, evaluations: Evaluations, name: str
 
     state: State[Any] = entrypoint(return_state=True)
 
-    evaluation = the_only(evaluations, name)
+    evaluation = evaluations.only(name)
     assert (evaluation["status"], evaluation.get("error_message")) == ("COMPLETED", None)
     assert state.message == "1 episode, avg_reward 1"
     assert "prime_runs" not in evaluation["metadata"]
@@ -76,7 +49,7 @@ def test_an_exception_fails_it_with_its_message_and_keeps_what_was_logged(
     with pytest.raises(ValueError, match="the model is gone"):
         entrypoint()
 
-    evaluation = the_only(evaluations, name)
+    evaluation = evaluations.only(name)
     assert evaluation["status"] == "FAILED"
     assert "the model is gone" in evaluation["error_message"]
     assert evaluation["metadata"]["prime_runs"]["status"] == "FAILED"
@@ -95,7 +68,7 @@ def test_exhausted_retries_fail_one_evaluation_with_all_attempts_in_it(
     with pytest.raises(ValueError, match="never works"):
         entrypoint()
 
-    evaluation = the_only(evaluations, name)
+    evaluation = evaluations.only(name)
     assert evaluation["status"] == "FAILED"
     assert len(evaluations.rows(evaluation["id"])) == 3
     assert evaluation["metadata"]["prefect"]["attempt"] == 3
@@ -112,7 +85,7 @@ def test_a_retry_that_succeeds_completes_it_once(
 
     entrypoint()
 
-    evaluation = the_only(evaluations, name)
+    evaluation = evaluations.only(name)
     assert evaluation["status"] == "COMPLETED"
     assert len(evaluations.rows(evaluation["id"])) == 2
     finalized = [
@@ -133,7 +106,7 @@ def test_a_time_out_fails_it(tracked: Any, evaluations: Evaluations, name: str) 
     state: State[Any] = entrypoint(return_state=True)
 
     assert state.name == "TimedOut"
-    evaluation = the_only(evaluations, name)
+    evaluation = evaluations.only(name)
     assert evaluation["status"] == "FAILED"
     assert "exceeded timeout" in evaluation["error_message"]
     assert len(evaluations.rows(evaluation["id"])) == 1
@@ -150,7 +123,7 @@ def test_a_time_out_of_a_coroutine_fails_it(
     state = asyncio.run(entrypoint(return_state=True))
 
     assert state.name == "TimedOut"
-    evaluation = the_only(evaluations, name)
+    evaluation = evaluations.only(name)
     assert evaluation["status"] == "FAILED"
     assert len(evaluations.rows(evaluation["id"])) == 1
 
@@ -165,7 +138,7 @@ def test_a_returned_failed_state_fails_it(
 
     entrypoint(return_state=True)
 
-    evaluation = the_only(evaluations, name)
+    evaluation = evaluations.only(name)
     assert (evaluation["status"], evaluation["error_message"]) == ("FAILED", "below the bar")
 
 
@@ -179,7 +152,7 @@ def test_a_returned_cancelled_state_cancels_it(
 
     entrypoint(return_state=True)
 
-    evaluation = the_only(evaluations, name)
+    evaluation = evaluations.only(name)
     assert (evaluation["status"], evaluation["error_message"]) == ("CANCELLED", "not today")
     assert len(evaluations.rows(evaluation["id"])) == 1
 
@@ -199,71 +172,33 @@ def test_a_parameter_that_fails_validation_opens_nothing(
 
 
 ENTRYPOINT = """
-import asyncio, os, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a test runner may ignore it
+import asyncio, sys, time
 from pathlib import Path
-from prefect_prime.credentials import Credentials
+from tracked import rollout
 from prefect_prime.flows import current_run, eval_flow
-from prefect_prime.records import episode
 
-@eval_flow(environments=["toy"], evaluation_name=os.environ["NAME"])
+name, marker, how = sys.argv[1:]
+
+@eval_flow(environments=["toy"], evaluation_name=name)
 def entrypoint():
-    current_run().log_episodes(
-        [episode(messages=[{"role": "user", "content": str(n)}], rewards=1.0) for n in range(5)]
-    )
-    Path(os.environ["MARKER"]).touch()
-    if sys.argv[1] == "exit":
+    current_run().log_episodes(rollout(n) for n in range(5))
+    Path(marker).touch()
+    if how == "exit":
         sys.exit(3)
     time.sleep(60)
 
-@eval_flow(environments=["toy"], evaluation_name=os.environ["NAME"])
+@eval_flow(environments=["toy"], evaluation_name=name)
 async def coroutine():
-    current_run().log_episodes(
-        [episode(messages=[{"role": "user", "content": str(n)}], rewards=1.0) for n in range(5)]
-    )
-    Path(os.environ["MARKER"]).touch()
+    current_run().log_episodes(rollout(n) for n in range(5))
+    Path(marker).touch()
     await asyncio.sleep(60)
 
 if __name__ == "__main__":
-    if sys.argv[1] == "async":
+    if how == "async":
         asyncio.run(coroutine())
     else:
         entrypoint()
 """
-
-
-def run_until_signalled(
-    how: str, sent: signal.Signals | None, platform: LocalPlatform, name: str, tmp_path: Path
-) -> subprocess.CompletedProcess[str]:
-    """Run the entrypoint above as a process of its own and signal it in the middle."""
-    (tmp_path / "entrypoint.py").write_text(ENTRYPOINT)
-    marker = tmp_path / "marker"
-    credentials = platform.credentials
-    process = subprocess.Popen(
-        [sys.executable, "entrypoint.py", how],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "NAME": name,
-            "MARKER": str(marker),
-            "PREFECT_API_URL": PREFECT_API_URL.value() or "",
-            "PRIME_API_KEY": credentials.api_key.get_secret_value(),
-            "PRIME_API_BASE_URL": credentials.base_url,
-            "PRIME_TRACES_URL": credentials.traces_url or "",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        wait_until(marker.exists)
-        if sent is not None:
-            process.send_signal(sent)
-        output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    return subprocess.CompletedProcess(process.args, process.returncode, output, None)
 
 
 @pytest.mark.parametrize(
@@ -281,19 +216,23 @@ def test_an_end_from_outside_is_a_crash_that_loses_nothing(  # noqa: PLR0917 - f
     how: str,
     sent: signal.Signals | None,
     reason: str,
-    platform: LocalPlatform,
+    eval_processes: EvalProcesses,
     evaluations: Evaluations,
     name: str,
     tmp_path: Path,
 ) -> None:
-    ended = run_until_signalled(how, sent, platform, name, tmp_path)
+    marker = tmp_path / "marker"
+    with eval_processes.running(ENTRYPOINT, name, marker, how) as process:
+        wait_until(marker.exists)
+        if sent is not None:
+            process.signal(sent)
+        process.wait()
 
-    evaluation = the_only(evaluations, name)
-    assert evaluation["status"] == "FAILED", ended.stdout
+    evaluation = evaluations.only(name)
+    assert evaluation["status"] == "FAILED", process.output
     assert evaluation["error_message"].startswith("crashed: ")
     assert reason in evaluation["error_message"]
     assert len(evaluations.rows(evaluation["id"])) == 5
-    with get_client(sync_client=True) as client:
-        flow_run = client.read_flow_run(evaluation["metadata"]["prefect"]["flow_run_id"])
+    flow_run = read_flow_run(the_flow_run_of(evaluation))
     assert flow_run.state is not None
     assert flow_run.state.is_crashed()

@@ -1,15 +1,10 @@
 """``on_error``: whether the platform's trouble is the eval's."""
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from prefect.settings import PREFECT_API_URL
+from eval_processes import EvalProcesses
 from pydantic import SecretStr
 from support import Evaluations, wait_until
 
@@ -117,52 +112,37 @@ def test_under_warn_none_of_it_reaches_the_eval(
 
 
 DRAINING = """
-import os
-from prefect_prime.flows import current_run, eval_flow
-from prefect_prime.records import episode
+import sys
+from tracked import rollout
+from prefect_prime.flows import current_run, eval_flow, sessions
 
-@eval_flow(environments=["toy"], evaluation_name=os.environ["NAME"])
+sessions._DRAIN_AFTER_SIGNAL = 0.5
+
+@eval_flow(environments=["toy"], evaluation_name=sys.argv[1])
 def entrypoint():
-    current_run().log_episodes([episode(rewards=1.0) for _ in range(5)])
+    current_run().log_episodes(rollout(n) for n in range(5))
 
 entrypoint()
 """
 
 
+@pytest.mark.usefixtures("account")
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "ctrl-c"])
 def test_a_signal_while_the_end_is_draining_ends_it_in_bounded_time(
-    platform: LocalPlatform, evaluations: Evaluations, tmp_path: Path
+    sent: signal.Signals,
+    eval_processes: EvalProcesses,
+    evaluations: Evaluations,
+    name: str,
+    nobody: str,
 ) -> None:
-    (tmp_path / "draining.py").write_text(DRAINING)
-    name = f"draining-{uuid4().hex[:8]}"
-    credentials = platform.credentials
-    with LocalPlatform() as away:
-        nobody = away.url
-    process = subprocess.Popen(
-        [sys.executable, "draining.py"],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "NAME": name,
-            "PREFECT_API_URL": PREFECT_API_URL.value() or "",
-            "PRIME_API_KEY": credentials.api_key.get_secret_value(),
-            "PRIME_API_BASE_URL": credentials.base_url,
-            "PRIME_TRACES_URL": nobody,
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
+    with eval_processes.running(DRAINING, name, env={"PRIME_TRACES_URL": nobody}) as process:
         (found,) = wait_until(lambda: evaluations.named(name))
         wait_until(lambda: len(evaluations.rows(found["id"])) == 5)
-        process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
+        process.signal(sent)
+        process.wait()
 
     evaluation = evaluations(found["id"])
-    assert evaluation["status"] == "FAILED", output
+    assert evaluation["status"] == "FAILED", process.output
     assert evaluation["error_message"].startswith("crashed: ")
     assert evaluation["metadata"]["prefect"]["losses"]["traces"] == {"failed": 0, "pending": 5}
     assert len(evaluations.rows(found["id"])) == 5

@@ -44,7 +44,9 @@ def proxy(platform: LocalPlatform) -> Iterator[FaultyProxy]:
 
 
 @pytest.mark.parametrize(
-    "how", [None, "429", "502 after", "reset before"], ids=["slow", "refusing", "faulty", "away"]
+    "how",
+    [None, "429 before", "502 after", "reset before"],
+    ids=["slow", "refusing", "faulty", "away"],
 )
 def test_every_record_is_logged_before_the_platform_answers_at_all(
     proxy: FaultyProxy,

@@ -196,12 +196,13 @@ def test_no_thread_and_no_socket_stays_behind():
 
 
 def run_in_foreground(*arguments, **environment):
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "prefect_prime.local", "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"} | environment,
+        env=kept | {"HOME": "/nonexistent"} | environment,
     )
 
 
@@ -255,6 +256,24 @@ def test_in_the_foreground_a_given_key_is_used_and_not_printed(by):
         assert httpx.get(f"{url}/api/v1/traces", headers=headers).status_code == 403
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+
+
+def test_in_the_foreground_it_misbehaves_as_told():
+    process = run_in_foreground("--faults", "seed=1; GET /evaluations/=503 before,none")
+    with process:
+        variables = exported(read_announcement(process))
+        url = f"{variables['PRIME_API_BASE_URL']}/api/v1/evaluations/"
+        headers = {"Authorization": f"Bearer {variables['PRIME_API_KEY']}"}
+        assert [httpx.get(url, headers=headers).status_code for _ in range(2)] == [503, 200]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_in_the_foreground_faults_that_make_no_sense_are_one_line_and_status_1():
+    process = run_in_foreground("--faults", "GET /evaluation/=503")
+    with process:
+        assert process.wait(30) == 1
+        assert len(process.stderr.read().splitlines()) == 1
 
 
 def test_in_the_foreground_a_taken_port_is_one_line_and_status_1(platform):

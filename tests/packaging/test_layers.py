@@ -8,6 +8,8 @@ import pytest
 
 #: From the lowest; a layer imports from itself and from those before it.
 LAYERS = ("prefect_prime", "prefect_prime.blocks", "prefect_prime.tasks", "prefect_prime.flows")
+#: A command that lies where people look for it, and is carried out by the layer that can.
+DOORS = {("prefect_prime/check.py", "prefect_prime.flows.check")}
 
 
 def layer_of(module: str) -> str:
@@ -31,7 +33,7 @@ def imported(file: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", None))
-            if name in {"import_module", "__import__"} and node.args:
+            if name in {"import_module", "__import__", "run_module"} and node.args:
                 given = node.args[0]
                 yield given.value if isinstance(given, ast.Constant) else "<computed>"
 
@@ -42,6 +44,7 @@ def test_imports_point_one_way(product: dict[str, Path]) -> None:
         for name, file in product.items()
         for target in imported(file)
         if target.startswith("prefect_prime")
+        and (name, target) not in DOORS
         and LAYERS.index(layer_of(target)) > LAYERS.index(layer_of_file(name))
     ]
     assert upward == []

@@ -9,7 +9,7 @@ import pytest
 #: Modules whose whole offer is the contract.
 EXACTLY = {
     "prefect_prime.blocks": {"PrimeCredentials"},
-    "prefect_prime.flows": {"EvalResult", "EvalRun", "current_run", "eval_flow"},
+    "prefect_prime.flows": {"EvalResult", "EvalRun", "Gate", "current_run", "eval_flow"},
 }
 #: Modules that offer these names among others.
 AMONG_OTHERS = {

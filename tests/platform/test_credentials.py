@@ -57,12 +57,22 @@ def test_the_origin_always_names_the_port():
         "https://ho st",
         "https://host/\nx",
         "https://[::1",
+        "https://[v1.x]",
+        "https://host:0",
+        "https://.",
+        "https://host\\.elsewhere",
+        "https://host%2f.elsewhere",
+        "https://host<x",
+        "https://\u24d7ost",
+        "https://host/a/../b",
+        "https://host/%2e%2e/b",
+        "https://host\\x",
     ],
 )
 def test_a_url_that_is_none_is_named_with_its_field(field, url):
     with pytest.raises(ConfigurationError, match=f"{field} ") as caught:
         made(**{field: url})
-    assert "https://host" in str(caught.value)
+    assert "write https://host" in str(caught.value)
     assert "password@" not in str(caught.value)
 
 

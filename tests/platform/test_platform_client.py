@@ -1,5 +1,6 @@
 import json
 import threading
+import traceback
 
 import pytest
 
@@ -149,3 +150,37 @@ def test_a_push_of_megabytes_arrives_whole(scripted, client):
     rows = [{"sample_id": str(index), "text": "\u2028" * 10_000} for index in range(100)]
     client.push_samples("ev", rows)
     assert json.loads(scripted.asked[0].body) == {"samples": rows}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"id": "ev", "viewer_url": "https://app/ev?x=1#y"}, "https://app/ev?x=1#y"),
+        ({"id": "../../x?y#z\n"}, "https://app/dashboard/evaluations/..%2F..%2Fx%3Fy%23z%0A"),
+        ({"id": "ev", "viewer_url": "javascript:alert(1)"}, "https://app/dashboard/evaluations/ev"),
+        ({"id": "ev", "viewer_url": "https://app\n# x"}, "https://app/dashboard/evaluations/ev"),
+        ({"id": "ev", "viewer_url": "https://app)[x]("}, "https://app/dashboard/evaluations/ev"),
+    ],
+)
+def test_the_page_of_an_evaluation_is_one_link_whatever_the_platform_says(given, expected):
+    credentials = Credentials(api_key=KEY, frontend_url="https://app")
+    with credentials.get_client() as client:
+        assert client.viewer_url(given) == expected
+
+
+def test_a_traceback_that_shows_variables_shows_no_key(scripted, monkeypatch):
+    def told_of(use):
+        with pytest.raises((errors.APIError, errors.ConfigurationError)) as caught:
+            use()
+        told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+        return "".join(told.format())
+
+    credentials = scripted.credentials(traces_url=scripted.url)
+    scripted.script = [scripted.Reply(401), scripted.Reply(action="drop")]
+    with credentials.get_client() as client:
+        told = [told_of(lambda: client.get_evaluation("ev"))]
+        told.append(told_of(lambda: client.push_samples("ev", [{}])))
+    monkeypatch.setenv("HTTP_PROXY", "gopher://proxy")
+    told += [told_of(credentials.get_client), told_of(credentials.get_traces_client)]
+    assert all("self = " in each for each in told)
+    assert [each for each in told if KEY in each] == []

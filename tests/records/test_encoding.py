@@ -12,10 +12,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from prefect_prime.encoding import MAX_DEPTH, clean_text, decode, dumps, encode, number
+from prefect_prime.encoding import MAX_DEPTH, clean_text, decode, encode, number
 from prefect_prime.errors import RecordRejectedError
 
 
@@ -109,9 +110,16 @@ INSTANT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
         (Decimal("-Infinity"), None),
         (Decimal("1E+30"), 10**30),
         (Fraction(1, 4), 0.25),
+        (Fraction(10**400, 1), 10**400),
+        (np.timedelta64(1500, "ms"), 1.5),
+        (np.array([1, 2], dtype="timedelta64[h]"), [3600.0, 7200.0]),
+        (np.timedelta64("NaT", "s"), None),
+        (10**4000 - 1, 10**4000 - 1),
+        (Recorded({3: "\ud800"}), {"recorded": {"3": "\ufffd"}}),
         (INSTANT, "2026-01-02T03:04:05+00:00"),
         (date(2026, 1, 2), "2026-01-02"),
         (time(3, 4, tzinfo=UTC), "03:04:00+00:00"),
+        (time(0, 0, 0, 10_000), "00:00:00.010000"),
         (timedelta(seconds=1.5), 1.5),
         (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         (Path("some") / "file", "some/file"),
@@ -136,6 +144,7 @@ INSTANT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
         (Loose(anything=Own()), {"anything": {"own": None}}),
         (Loose(anything=SecretStr("hidden")), {"anything": "**********"}),
         (2**64, 2**64),
+        (-(2**63) - 1, -(2**63) - 1),
         ([-(2**63) - 1, 10**300], [-(2**63) - 1, 10**300]),
         ("a\ud800b", "a\ufffdb"),
         ("\udc00\ud800", "\ufffd\ufffd"),
@@ -189,23 +198,45 @@ def test_keys_that_become_the_same_text_are_all_kept():
     assert decoded(dict.fromkeys(["\ud800", "\udfff"], 1)) == {"\ufffd": 1, "\ufffd (2)": 1}
 
 
-def nested(depth):
-    value = "leaf"
+def nested(depth, wrap=lambda value: [value], value="leaf"):
     for _ in range(depth):
-        value = [value]
+        value = wrap(value)
     return value
 
 
-@pytest.mark.parametrize("depth", [300, MAX_DEPTH - 1])
-def test_deep_nesting_is_kept_and_still_reads_inside_a_row(depth):
-    assert decoded(nested(depth)) == nested(depth)
-    assert decode(dumps({"info": {"native_wrapper": decoded(nested(depth))}}))
+def test_a_record_may_be_so_deep_that_its_row_can_still_be_written():
+    record = {"value": nested(MAX_DEPTH - 1)}
+    request = {"samples": [{"info": {"native_wrapper": record}}]}
+
+    assert decode(encode(record)) == record
+    assert orjson.dumps(request)
+    with pytest.raises(TypeError, match="Recursion limit"):
+        orjson.dumps([request])
 
 
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 10_000])
-def test_nesting_that_no_parser_reads_is_rejected(depth):
-    with pytest.raises(RecordRejectedError, match=r"nested deeper than 500 levels"):
-        encode({"value": nested(depth)})
+DEEPER = {
+    "lists": nested(MAX_DEPTH),
+    "very deep": nested(10_000),
+    "objects": nested(MAX_DEPTH, lambda value: {"k": value}),
+    "mappings": nested(MAX_DEPTH, lambda value: UserDict(k=value)),
+    # orjson writes these at any depth, over the end of its own buffer.
+    "tuples": nested(MAX_DEPTH, lambda value: (value,)),
+    "very deep tuples": nested(200_000, lambda value: (value,)),
+    "pairs": nested(MAX_DEPTH, lambda value: ("head", value)),
+    "tuples in an object": Recorded(nested(50_000, lambda value: (value,))),
+}
+
+
+@pytest.mark.parametrize("value", DEEPER.values(), ids=DEEPER)
+def test_what_is_deeper_is_rejected_with_its_place(value):
+    with pytest.raises(RecordRejectedError, match=r"^value.* holds values nested deeper than 250"):
+        encode({"value": value})
+
+
+def test_objects_on_the_way_to_json_are_no_levels():
+    value = Recorded(Recorded(Loose(anything=Own())))
+
+    assert decoded(nested(MAX_DEPTH - 5, lambda inner: [inner], value))
 
 
 def test_a_record_that_contains_itself_is_rejected_with_the_place():
@@ -249,7 +280,7 @@ class Itself:
         ({object(): 1}, r"holds object, which"),
         ({Point: 1}, r"holds type, which"),
         (Broken(), r"Broken that failed to convert \(OSError: disk gone\)"),
-        (Endless(), r"nested deeper"),
+        (Endless(), r"becomes one object after the other"),
         (Itself(), r"contains itself"),
         pytest.param(10**5000, r"an integer of more than 4000 digits", id="huge"),
         (Decimal("1E+999999999"), r"a Decimal beyond the range"),

@@ -21,7 +21,7 @@ def rows_of(records):
     for record in records:
         number = rollouts[example_id(record)] + 1
         projected = sample_rows(record, number)
-        assert projected.oversized == []
+        assert projected.oversized == {}
         rows += projected.rows
         rollouts[example_id(record)] += bool(projected.rows)
     return rows
@@ -173,29 +173,27 @@ def test_rows_share_nothing_with_the_episode(clean_episode):
     assert clean_episode == before
 
 
-def test_an_oversized_row_becomes_one_row_per_trace_and_names_what_still_does_not_fit(monkeypatch):
-    monkeypatch.setattr(projection, "MAX_REQUEST_BYTES", 4000)
+def test_an_oversized_row_becomes_one_row_per_trace_and_names_what_still_does_not_fit():
     small = {"id": "small", "info": {"text": "x" * 2000}, "agent": {"name": "judge"}}
     large = {"id": "large", "info": {"text": "x" * 5000}}
     episode = {"id": "e", "traces": [small, large]}
 
-    projected = sample_rows(episode, 2)
+    projected = sample_rows(episode, 2, limit=4000)
 
-    assert projected.oversized == ["large"]
+    [(trace, size)] = projected.oversized.items()
+    assert (trace, size) == ("large", pytest.approx(5400, abs=200))
     [row] = projected.rows
     assert (row["sample_id"], row["episode_id"], row["rollout_number"]) == ("small", "e", 2)
     assert row["info"] == small["info"]
 
 
-def test_a_row_may_fill_a_request_to_the_byte(monkeypatch):
+def test_a_row_may_fill_a_request_to_the_byte():
     episode = {"id": "e", "traces": [{"id": "t", "info": {"text": "ü🧪"}}]}
     [row] = sample_rows(episode, 1).rows
     exact = len(json.dumps({"samples": [row]}, ensure_ascii=False, separators=(",", ":")).encode())
 
-    monkeypatch.setattr(projection, "MAX_REQUEST_BYTES", exact)
-    assert "native_wrapper" in sample_rows(episode, 1).rows[0]["info"]
-    monkeypatch.setattr(projection, "MAX_REQUEST_BYTES", exact - 1)
-    assert "native_wrapper" not in sample_rows(episode, 1).rows[0]["info"]
+    assert "native_wrapper" in sample_rows(episode, 1, exact).rows[0]["info"]
+    assert "native_wrapper" not in sample_rows(episode, 1, exact - 1).rows[0]["info"]
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def test_an_episode_without_traces_has_no_row_and_is_no_loss(spool: Spool) -> No
 
     plan = plan_samples(spool, delivery)
 
-    assert (plan.requests, plan.without_row, plan.oversized) == ([], 1, [])
+    assert (plan.requests, plan.without_row, plan.unfit) == ([], 1, {})
     assert spool.summary()["avg_error"] == 1.0
 
 
@@ -252,7 +252,7 @@ def test_rows_are_cut_into_requests_by_their_exact_size(spool: Spool) -> None:
 
     plan = plan_samples(spool, delivery, limit)
 
-    assert [request.records for request in plan.requests] == [3, 3, 3, 1]
+    assert [len(request.completes) for request in plan.requests] == [3, 3, 3, 1]
     assert all(len(request.body) <= limit for request in plan.requests)
     assert sum(len(json.loads(request.body)["samples"]) for request in plan.requests) == 10
 
@@ -268,8 +268,9 @@ def test_a_row_that_fits_no_request_is_named_and_harms_no_neighbour(spool: Spool
 
     plan = plan_samples(spool, delivery, limit=8_000)
 
-    assert plan.oversized == [large["id"]]
-    assert sum(request.records for request in plan.requests) == 2
+    assert list(plan.unfit) == [large["id"]]
+    assert "bytes, and the samples table takes 8,000" in plan.unfit[large["id"]]
+    assert sum(len(request.completes) for request in plan.requests) == 2
 
 
 def test_many_threads_lose_nothing_and_keep_their_own_order(spool: Spool) -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
+from prefect_prime.local.faults import Faults
 from prefect_prime.local.platform import LocalPlatform
 from prefect_prime.local.rules import MODE_VALUES, Modes
 
@@ -50,6 +51,13 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="publish an environment; may be repeated",
     )
+    parser.add_argument(
+        "--faults",
+        metavar="SPEC",
+        help='misbehave: "seed=7" for some of everything, or by route, as in '
+        '"seed=7; POST /traces=502 after@0.1,slow 2@0.05; *=429 retry-after=1@0.02"; '
+        "python -m pydoc prefect_prime.local.faults explains it, and .fault the faults",
+    )
     for name, values in MODE_VALUES.items():
         parser.add_argument(
             f"--{name.replace('_', '-')}",
@@ -69,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.data,
             options.port,
             api_key=given_key,
+            faults=None if options.faults is None else Faults.parse(options.faults),
             **{name: getattr(options, name) for name in MODE_VALUES},
         )
         with platform:

@@ -10,6 +10,7 @@ import hmac
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from prime_traces import ErrorCode
 from pydantic import SecretStr
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -25,6 +26,7 @@ from prefect_prime.local import (
     traces_read,
     traces_upload,
 )
+from prefect_prime.local.faulty_app import Route
 from prefect_prime.local.wire import (
     HTTP_FORBIDDEN,
     HTTP_UNAUTHORIZED,
@@ -38,6 +40,8 @@ from prefect_prime.local.wire import (
 )
 
 API = "/api/v1"
+_EVALUATIONS = (environments, evaluations, samples)
+_TRACES = (traces_upload, traces_read, episodes_read, runs_read, run_search)
 #: The names under which this machine may be addressed.
 HOSTS = ["127.0.0.1", "localhost"]
 
@@ -65,10 +69,10 @@ def create_app(platform: Platform, api_key: SecretStr) -> FastAPI:
             raise refusal
 
     evaluations_api = APIRouter(prefix=API, dependencies=[Depends(evaluations_key)])
-    for module in (environments, evaluations, samples):
+    for module in _EVALUATIONS:
         evaluations_api.include_router(module.router)
     traces_api = APIRouter(prefix=API, dependencies=[Depends(traces_key)])
-    for module in (traces_upload, traces_read, episodes_read, runs_read, run_search):
+    for module in _TRACES:
         traces_api.include_router(module.router)
     app.include_router(evaluations_api)
     app.include_router(traces_api)
@@ -79,6 +83,18 @@ def create_app(platform: Platform, api_key: SecretStr) -> FastAPI:
     app.exception_handler(orjson.JSONEncodeError)(_on_deep_json)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
     return app
+
+
+def api_routes() -> list[Route]:
+    """Every route of the two APIs; names and paths are without ``/api/v1``."""
+    return [
+        Route(f"{method} {route.path}", method, route.path_regex, is_traces=modules is _TRACES)
+        for modules in (_EVALUATIONS, _TRACES)
+        for module in modules
+        for route in module.router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    ]
 
 
 def _unauthenticated() -> TracesError:

@@ -79,7 +79,8 @@ def get_episode(request: Request, platform: CurrentPlatform, episode_id: str) ->
         if query.values.get("raw"):
             return Response(row["envelope"], media_type="application/json")
         sums = connection.execute(
-            "SELECT COUNT(*) AS trace_count, COALESCE(SUM(total_tokens), 0) AS total_tokens,"
+            # TOTAL, unlike SUM, cannot overflow: the cast ends at the largest integer.
+            "SELECT COUNT(*) AS trace_count, CAST(TOTAL(total_tokens) AS INTEGER) AS total_tokens,"
             " COALESCE(SUM(duration_ms), 0) AS total_duration_ms,"
             " COALESCE(MAX(has_error), 0) AS any_trace_error,"
             " json_group_array(DISTINCT agent_name) AS agent_names"

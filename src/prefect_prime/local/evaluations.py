@@ -56,7 +56,7 @@ class _EnvironmentReference(BaseModel):
 class _Fields(BaseModel):
     """What a producer may say about an evaluation, at creation and later."""
 
-    environments: list[_EnvironmentReference] | None = None
+    environments: list[_EnvironmentReference] | None = Field(default=None, fail_fast=True)
     suite_id: str | None = None
     run_id: str | None = None
     model_name: str | None = None
@@ -64,7 +64,7 @@ class _Fields(BaseModel):
     framework: str | None = None
     task_type: str | None = None
     description: str | None = None
-    tags: list[str] = []
+    tags: list[str] = Field(default=[], fail_fast=True)
     metadata: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
     is_public: bool | None = None

@@ -23,6 +23,9 @@ from prime_traces import ErrorCode
 from prefect_prime.local.rules import MAX_INTEGER
 from prefect_prime.local.wire import TracesError, rejected
 
+#: The most parameters of one read, a repeated one counted once: SQLite takes some 900
+#: conditions, and nobody means so many.
+MAX_PARAMETERS = 100
 #: The largest page of a traces read, and its size when none is asked for.
 MAX_LIMIT = 100
 
@@ -133,6 +136,8 @@ def read_query(
     given: dict[str, list[str]] = {}
     for name, value in request.query_params.multi_items():
         given.setdefault(name, []).append(value)
+    if len(given) > MAX_PARAMETERS:
+        raise invalid_filter(f"the read has {len(given)} parameters, over {MAX_PARAMETERS}")
     page = {name: given.pop(name)[-1] for name in ("limit", "cursor") if name in given}
     for name, raw in given.items():
         if context is not None and name.startswith("context."):
@@ -179,6 +184,10 @@ def _position(cursor: str, fingerprint: str, types: tuple[type, ...]) -> list[An
         bound, *position = orjson.loads(base64.urlsafe_b64decode(cursor.encode()))
     except (binascii.Error, orjson.JSONDecodeError, TypeError, ValueError):
         raise rejected(ErrorCode.INVALID_CURSOR, "the cursor cannot be read") from None
-    if bound != fingerprint or [type(value) for value in position] != list(types):
+    if (
+        bound != fingerprint
+        or [type(value) for value in position] != list(types)
+        or any(isinstance(value, int) and abs(value) > MAX_INTEGER for value in position)
+    ):
         raise rejected(ErrorCode.INVALID_CURSOR, "the cursor belongs to other filters")
     return position

@@ -11,20 +11,19 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import uvicorn
 from pydantic import SecretStr
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prefect_prime.credentials import Credentials
-from prefect_prime.local.app import create_app
+from prefect_prime.fields import check_api_key
+from prefect_prime.local.app import API, api_routes, create_app
 from prefect_prime.local.environments import publish
+from prefect_prime.local.faults import Faults
+from prefect_prime.local.faulty_app import FaultyApp
+from prefect_prime.local.recorder import Recorder, RequestRecord
 from prefect_prime.local.rules import (
     ClosedSamples,
     DuplicateTraces,
@@ -33,6 +32,7 @@ from prefect_prime.local.rules import (
     StatusUpdates,
     TracesAccess,
 )
+from prefect_prime.local.server import Server, listener_on
 from prefect_prime.local.store import Store
 from prefect_prime.local.wire import Platform
 
@@ -41,59 +41,6 @@ MAX_PORT = 65_535
 #: Seconds in which the server must answer after its start, and be gone after its stop.
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 15.0
-#: Seconds that an idle connection stays open. Longer than any pause of an eval that still
-#: sends: a connection that closes under a request looks like a lost answer.
-KEEP_ALIVE = 120
-#: The requests that are remembered.
-MAX_REQUESTS = 100_000
-#: Seconds that requests in flight get to finish at the stop.
-DRAIN_TIMEOUT = 5
-
-
-@dataclass(frozen=True)
-class RequestRecord:
-    """One request that was answered."""
-
-    method: str
-    path: str
-    status: int
-
-
-class _Recorder:
-    """Notes every answered request, and every failure of a route."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self.requests: deque[RequestRecord] = deque(maxlen=MAX_REQUESTS)
-        self.failures: list[Exception] = []
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def noting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self.requests.append(
-                    RequestRecord(scope["method"], scope["path"], message["status"])
-                )
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noting)
-        except ClientDisconnect:
-            pass  # nobody is left to answer, and no route has failed
-        except Exception as exc:
-            self.failures.append(exc)
-            raise
-
-
-class _Server(uvicorn.Server):
-    """A server that says when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.settled = threading.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.settled.set()
 
 
 class LocalPlatform:
@@ -102,7 +49,10 @@ class LocalPlatform:
     ``directory`` keeps the data; None is a temporary one that goes with the block.
     ``port`` 0 takes a free one. ``api_key`` None makes a new one. The modes and their
     values are explained in :mod:`prefect_prime.local.rules`; ``ValueError`` for an unknown
-    one, and for a port that cannot be. Entering raises ``OSError`` when the port is taken and
+    one, and for a port or a key that cannot be. ``faults`` make it misbehave, as
+    :mod:`prefect_prime.local.faults` explains.
+
+    Entering raises ``OSError`` when the port is taken and
     ``sqlite3.DatabaseError`` when the directory holds another kind of file. Leaving raises
     the first failure of a route, if nothing else is being raised.
     """
@@ -118,12 +68,17 @@ class LocalPlatform:
         duplicate_traces: DuplicateTraces = "replace",
         traces: TracesAccess = "enabled",
         limits: Limits | None = None,
+        faults: Faults | None = None,
     ) -> None:
         if not 0 <= port <= MAX_PORT:
             raise ValueError(f"port={port}: use 0 (a free one) to {MAX_PORT}.")
         self._given_directory = None if directory is None else Path(directory)
         self._port = port
-        self._api_key = SecretStr(api_key or f"local-{secrets.token_urlsafe(24)}")
+        key = SecretStr(api_key or f"local-{secrets.token_urlsafe(24)}")
+        try:
+            self._api_key = check_api_key(key)
+        except ValueError as exc:
+            raise ValueError(f"api_key {exc}.") from None
         self._modes = Modes(
             status_updates=status_updates,
             closed_samples=closed_samples,
@@ -133,8 +88,10 @@ class LocalPlatform:
         self._limits = limits or Limits()
         self._directory: Path | None = None
         self._platform: Platform | None = None
-        self._recorder: _Recorder | None = None
-        self._server: _Server | None = None
+        self._faulty: FaultyApp | None = None
+        self.faults = faults
+        self._recorder: Recorder | None = None
+        self._server: Server | None = None
         self._thread: threading.Thread | None = None
         self._thread_error: BaseException | None = None
 
@@ -160,8 +117,25 @@ class LocalPlatform:
 
     @property
     def requests(self) -> list[RequestRecord]:
-        """The requests answered so far, oldest first; only the last 100,000."""
+        """The requests so far, oldest first; only the last 100,000."""
         return [] if self._recorder is None else list(self._recorder.requests.copy())
+
+    @property
+    def faults(self) -> Faults | None:
+        """What requests meet. None, or others, takes effect at once, and ends what waits.
+
+        A hanging request is reset then, a slow one answered, and new connections are no
+        longer refused; a late commit still comes at its time.
+        """
+        return self._faults
+
+    @faults.setter
+    def faults(self, faults: Faults | None) -> None:
+        if faults is not None:
+            faults.check([route.name for route in api_routes()])
+        self._faults = faults
+        if self._faulty is not None:
+            self._faulty.faults = faults
 
     def publish_environment(self, slug: str) -> str:
         """Publish ``owner/name``, for look-ups by that name; returns its id.
@@ -214,32 +188,15 @@ class LocalPlatform:
             undo.callback(shutil.rmtree, directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        # asyncio turns Nagle's algorithm off only where the protocol is spelled out, and
-        # with it on every answer waits 40 ms for an acknowledgement.
-        listener = undo.enter_context(
-            socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        )
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, self._port))
+        listener = undo.enter_context(listener_on((HOST, self._port)))
         store = Store(directory)
         undo.callback(store.close)
         url = f"http://{HOST}:{listener.getsockname()[1]}"
         self._platform = Platform(store=store, modes=self._modes, limits=self._limits, url=url)
-        self._recorder = _Recorder(create_app(self._platform, self._api_key))
-        self._server = _Server(
-            uvicorn.Config(
-                self._recorder,
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                loop="asyncio",
-                http="h11",
-                timeout_keep_alive=KEEP_ALIVE,
-                timeout_graceful_shutdown=DRAIN_TIMEOUT,
-            )
-        )
+        self._recorder = Recorder(create_app(self._platform, self._api_key))
+        self._faulty = FaultyApp(self._recorder, api_routes(), API)
+        self._server = self._faulty.server = Server(self._faulty)
+        self._faulty.faults = self._faults
         self._thread = threading.Thread(
             target=self._serve, args=(self._server, listener), name="local-platform", daemon=True
         )
@@ -250,7 +207,7 @@ class LocalPlatform:
         if self._thread_error is not None:
             raise self._thread_error
 
-    def _serve(self, server: _Server, listener: socket.socket) -> None:
+    def _serve(self, server: Server, listener: socket.socket) -> None:
         try:
             server.run(sockets=[listener])
         except BaseException as exc:  # noqa: BLE001 - raised again in the owner's thread

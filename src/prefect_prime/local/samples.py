@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, HTTPException, Query, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from prefect_prime.local import pages_facts
 from prefect_prime.local.evaluations import MAX_PAGE, OPEN, find
@@ -24,7 +24,8 @@ router = APIRouter(prefix="/evaluations/{evaluation_id}/samples")
 
 
 class _Samples(BaseModel):
-    samples: list[dict[str, Any]]
+    # A million wrong rows are refused for the first of them.
+    samples: list[dict[str, Any]] = Field(fail_fast=True)
 
 
 @router.post("")

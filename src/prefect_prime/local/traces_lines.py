@@ -28,7 +28,7 @@ from prime_traces import ErrorCode, LineFormat
 
 from prefect_prime.local.fields import Record
 from prefect_prime.local.rules import Limits
-from prefect_prime.local.wire import rejected
+from prefect_prime.local.wire import TracesError, rejected
 
 #: Seconds since 1970: 2000 to 2100. Fixed, so that the same bytes always get the same
 #: verdict; it catches a clock in milliseconds.
@@ -86,6 +86,8 @@ class Upload(NamedTuple):
 
 def read_lines(data: bytes, line_format: LineFormat, arrival: int, limits: Limits) -> Upload:
     """The rows of ``data``; ``arrival`` in microseconds. Raises ``TracesError``."""
+    if data.count(b"\n") > limits.upload_rows:  # a bomb of blank lines is gigabytes as a list
+        raise _too_many(limits)
     upload = Upload([], [], [])
     trace_ids: set[str] = set()
     episode_ids: set[str] = set()
@@ -116,13 +118,15 @@ def read_lines(data: bytes, line_format: LineFormat, arrival: int, limits: Limit
         for row in upload.traces[first:]:
             _claim(row.trace_id, trace_ids, ErrorCode.DUPLICATE_TRACE_ID)
         if len(upload.traces) + len(upload.episodes) > limits.upload_rows:
-            raise rejected(
-                ErrorCode.TOO_MANY_TRACES_IN_UPLOAD,
-                f"the upload has more than {limits.upload_rows} episodes and traces",
-            )
+            raise _too_many(limits)
     if not upload.traces and not upload.episodes:
         raise rejected(ErrorCode.INVALID_TRACE, "the upload has no lines")
     return upload
+
+
+def _too_many(limits: Limits) -> TracesError:
+    what = f"the upload has more than {limits.upload_rows} rows"
+    return rejected(ErrorCode.TOO_MANY_TRACES_IN_UPLOAD, what)
 
 
 def _lines(data: bytes, limits: Limits) -> Iterator[tuple[int, bytes]]:
@@ -130,10 +134,8 @@ def _lines(data: bytes, limits: Limits) -> Iterator[tuple[int, bytes]]:
         if not line or line.isspace():
             continue
         if len(line) > limits.line:
-            raise rejected(
-                ErrorCode.TRACE_TOO_LARGE,
-                f"line {number} has {len(line)} bytes, over {limits.line}",
-            )
+            what = f"line {number} has {len(line)} bytes, over {limits.line}"
+            raise rejected(ErrorCode.TRACE_TOO_LARGE, what)
         yield number, line
 
 

@@ -2,7 +2,8 @@
 
 Pure functions over bytes: each returns what it read or raises the documented rejection,
 always the same for the same bytes. Decompression stops at the limit, so a gzip bomb
-costs at most the limit, never what it claims to hold.
+costs at most the limit, never what it claims to hold; and what a client writes once, it
+may not write a million times: parts, and members of one gzip.
 """
 
 import hashlib
@@ -24,6 +25,11 @@ from prefect_prime.local.wire import TracesError, rejected
 SUPPORTED_SCHEMA_VERSION = 1
 #: zlib's window bits for "a gzip member, nothing else".
 _GZIP_WINDOW = 31
+
+#: Parts of one request: a client sends two.
+_MAX_PARTS = 16
+#: Members of one gzip: a client sends one, and each costs a copy of what follows it.
+_MAX_MEMBERS = 100
 
 _IDEMPOTENCY_KEY = re.compile(r"sha256:([0-9a-f]{64})")
 
@@ -86,6 +92,13 @@ def _read_parts(content_type: str, body: bytes) -> list[_Part]:
     parts: list[_Part] = []
     name, value = bytearray(), bytearray()
 
+    def part_begin() -> None:
+        if len(parts) == _MAX_PARTS:
+            raise rejected(
+                ErrorCode.INVALID_METADATA, f"the request has more than {_MAX_PARTS} parts"
+            )
+        parts.append(_Part())
+
     def header_end() -> None:
         parts[-1].headers[name.decode("latin-1").lower()] = value.decode("latin-1")
         name.clear()
@@ -95,7 +108,7 @@ def _read_parts(content_type: str, body: bytes) -> list[_Part]:
         parser = MultipartParser(
             boundary,
             {
-                "on_part_begin": lambda: parts.append(_Part()),
+                "on_part_begin": part_begin,
                 "on_header_field": lambda data, start, end: name.extend(data[start:end]),
                 "on_header_value": lambda data, start, end: value.extend(data[start:end]),
                 "on_header_end": header_end,
@@ -157,6 +170,11 @@ def _gunzip(rest: bytes, limit: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while rest or not chunks:
+        if len(chunks) == _MAX_MEMBERS:
+            raise rejected(
+                ErrorCode.MALFORMED_ENCODING,
+                f"the traces part is a gzip of more than {_MAX_MEMBERS} members",
+            )
         member = zlib.decompressobj(wbits=_GZIP_WINDOW)
         try:
             chunk = member.decompress(rest, limit + 1 - size)

@@ -1,9 +1,11 @@
 """The deliveries of one spool: where each closed segment stands with each sink."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+import orjson
 
 from prefect_prime.records import Kind
 from prefect_prime.spool.database import Database
@@ -22,7 +24,7 @@ CREATE TABLE IF NOT EXISTS deliveries (
     begun INTEGER NOT NULL DEFAULT 0, requests INTEGER NOT NULL DEFAULT 0,
     rows INTEGER NOT NULL DEFAULT 0, stored INTEGER NOT NULL DEFAULT 0,
     failed INTEGER NOT NULL DEFAULT 0, skipped INTEGER NOT NULL DEFAULT 0,
-    detail TEXT, changed_at REAL NOT NULL,
+    detail TEXT, blamed TEXT NOT NULL DEFAULT '{}', changed_at REAL NOT NULL,
     PRIMARY KEY (segment, sink)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS deliveries_by_state ON deliveries (state, sink, segment);
@@ -33,8 +35,8 @@ CREATE INDEX IF NOT EXISTS deliveries_by_state ON deliveries (state, sink, segme
 class Delivery:
     """One closed segment on its way to one sink.
 
-    ``requests`` of it are answered already, and with them ``stored`` of its ``records``. One
-    more may be ``begun``: whether the service has it is not known.
+    ``requests`` of it are answered already, and with them ``stored`` of its ``records``;
+    one more may be ``begun``: whether the service has it is not known.
     """
 
     segment: int
@@ -46,6 +48,13 @@ class Delivery:
     stored: int = 0
     begun: int = 0
     changed_at: float = 0.0
+    blamed_json: str = "{}"
+
+    @property
+    def blamed(self) -> dict[str, str]:
+        """The records of answered requests that were refused, with their reasons, by id."""
+        blamed: dict[str, str] = orjson.loads(self.blamed_json)
+        return blamed
 
     @property
     def in_doubt(self) -> bool:
@@ -85,7 +94,8 @@ class Deliveries:
     def pending(self, sink: Sink, limit: int) -> list[Delivery]:
         """The oldest segments that still have to go to a sink."""
         sql = (
-            "SELECT number, kind, sink, records, bytes, requests, stored, begun, changed_at"
+            "SELECT number, kind, sink, records, bytes, requests, stored, begun, changed_at,"
+            " blamed"
             " FROM deliveries JOIN segments ON number = segment"
             " WHERE state = 'pending' AND sink = ? ORDER BY segment LIMIT ?"
         )
@@ -98,12 +108,31 @@ class Deliveries:
             (request, time.time(), segment, sink),
         )
 
-    def progress(self, segment: int, sink: Sink, *, requests: int, rows: int, stored: int) -> None:
+    def progress(
+        self,
+        segment: int,
+        sink: Sink,
+        *,
+        requests: int,
+        rows: int,
+        stored: int,
+        blamed: Mapping[str, str],
+    ) -> None:
         """Note that so many requests are answered, and no further one was processed."""
         self._db.write(
-            "UPDATE deliveries SET begun = ?, requests = ?, rows = ?, stored = ?,"
-            " changed_at = ? WHERE segment = ? AND sink = ?",
-            (requests, requests, rows, stored, time.time(), segment, sink),
+            "UPDATE deliveries SET begun = ?, requests = ?, rows = ?, stored = ?, failed = ?,"
+            " blamed = ?, changed_at = ? WHERE segment = ? AND sink = ?",
+            (
+                requests,
+                requests,
+                rows,
+                stored,
+                len(blamed),
+                orjson.dumps(blamed).decode(),
+                time.time(),
+                segment,
+                sink,
+            ),
         )
 
     def rows(self, sink: Sink) -> int:
@@ -129,6 +158,31 @@ class Deliveries:
             (state, stored, failed, skipped, detail, time.time(), segment, sink),
         )
 
+    def give_up(self, segment: int, sink: Sink, detail: str) -> int:
+        """What is not stored yet of a delivery never will be; returns how many records."""
+        with self._db.transaction():
+            self._db.write(
+                "UPDATE deliveries SET state = 'failed', detail = ?, changed_at = ?, failed ="
+                " (SELECT records FROM segments WHERE number = segment) - stored"
+                " WHERE segment = ? AND sink = ?",
+                (detail, time.time(), segment, sink),
+            )
+            sql = "SELECT failed FROM deliveries WHERE segment = ? AND sink = ?"
+            return int(self._db.rows(sql, (segment, sink))[0][0])
+
+    def refuse_pending(self, sink: Sink, detail: str) -> int:
+        """A sink takes nothing with these credentials: what waits is for better ones. Returns
+        how many records that is.
+        """
+        with self._db.transaction():
+            waiting = self.tally(sink).pending
+            self._db.write(
+                "UPDATE deliveries SET state = 'refused', detail = ?, changed_at = ?"
+                " WHERE sink = ? AND state = 'pending'",
+                (detail, time.time(), sink),
+            )
+        return waiting
+
     def skip_pending(self, sink: Sink) -> None:
         """A sink turned out to be off: nothing of what waits for it was ever to go there."""
         self._db.write(
@@ -153,7 +207,7 @@ class Deliveries:
             "SELECT coalesce(sum(stored), 0),"
             " coalesce(sum(CASE state WHEN 'refused' THEN records - stored ELSE failed END), 0),"
             " coalesce(sum(skipped), 0),"
-            " coalesce(sum(CASE state WHEN 'pending' THEN records - stored ELSE 0 END), 0)"
+            " coalesce(sum(CASE state WHEN 'pending' THEN records - stored - failed ELSE 0 END), 0)"
             " FROM deliveries JOIN segments ON number = segment WHERE sink = ?"
         )
         return Tally(*self._db.rows(sql, (sink,))[0])
@@ -161,7 +215,8 @@ class Deliveries:
     def episodes_written(self) -> int:
         """Episodes with at least one trace that the traces service acknowledged."""
         sql = (
-            "SELECT coalesce(sum(with_traces), 0) FROM deliveries JOIN segments ON number = segment"
+            "SELECT coalesce(sum(max(with_traces - failed, 0)), 0)"
+            " FROM deliveries JOIN segments ON number = segment"
             " WHERE sink = 'traces' AND state = 'acknowledged' AND kind = 'episode'"
         )
         return int(self._db.rows(sql)[0][0])
@@ -176,7 +231,8 @@ class Deliveries:
                     state = states(kind, sink)
                     self._db.write(
                         "UPDATE deliveries SET state = ?, begun = 0, requests = 0, rows = 0,"
-                        " stored = 0, failed = 0, skipped = ?, detail = NULL, changed_at = ?"
+                        " stored = 0, failed = 0, skipped = ?, detail = NULL, blamed = '{}',"
+                        " changed_at = ?"
                         " WHERE segment = ? AND sink = ?",
                         (state, count if state == "skipped" else 0, now, number, sink),
                     )

@@ -5,34 +5,53 @@ exact size of their JSON. Both are the same bytes however often they are made, s
 request can be told from another by its digest, and a later process can go on in the middle.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Any
 
 from prefect_prime import encoding
+from prefect_prime.natural import described, shown
 from prefect_prime.projection import MAX_REQUEST_BYTES, sample_rows
 from prefect_prime.spool.deliveries import Delivery
 from prefect_prime.spool.spool import Spool
 
+_MIB = 1024 * 1024
 _HEAD, _TAIL = b'{"samples":[', b"]}"
 
 
 @dataclass(frozen=True, slots=True)
 class SamplesRequest:
-    """One request body, its rows, and how many records are whole once it is stored."""
+    """One request body; the record that each of its rows is of, by its id; and the records
+    that are whole once it is stored.
+    """
 
     body: bytes
-    records: int
-    rows: int
+    owners: tuple[str, ...]
+    completes: tuple[str, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows themselves."""
+        rows: list[dict[str, Any]] = encoding.decode(self.body)["samples"]
+        return rows
+
+    def part(self, positions: Sequence[int]) -> bytes:
+        """The body of a request for some of the rows, or for all."""
+        if len(positions) == len(self.owners):
+            return self.body
+        rows = self.rows()
+        return encoding.dumps({"samples": [rows[position] for position in positions]})
 
 
 @dataclass(slots=True)
 class SamplesPlan:
-    """The requests of one segment, and the records that have no place in any."""
+    """The requests of one segment; how many records have no row; and the records that are not
+    whole in any request, by id, with the reasons.
+    """
 
     requests: list[SamplesRequest] = field(default_factory=list)
     without_row: int = 0
-    oversized: list[str] = field(default_factory=list)
+    unfit: dict[str, str] = field(default_factory=dict)
 
 
 def content_digest(evaluation_id: str, sink: str, data: bytes) -> str:
@@ -45,53 +64,86 @@ def content_digest(evaluation_id: str, sink: str, data: bytes) -> str:
 def plan_samples(spool: Spool, delivery: Delivery, limit: int = MAX_REQUEST_BYTES) -> SamplesPlan:
     """Cut a segment's rows into requests of at most ``limit`` bytes of JSON each.
 
-    A record that none can hold whole is named in ``oversized``; its neighbours are not harmed.
+    A record that none can hold whole is named in ``unfit``, as is one that has no projection;
+    neighbours are not harmed.
     """
     plan = SamplesPlan()
     body = bytearray(_HEAD)
-    whole = rows = 0
+    owners: list[str] = []
+    completes: list[str] = []
 
     def close() -> None:
-        nonlocal body, whole, rows
-        if rows:
-            plan.requests.append(SamplesRequest(bytes(body) + _TAIL, whole, rows))
-        body, whole, rows = bytearray(_HEAD), 0, 0
+        if owners:
+            body.extend(_TAIL)
+            plan.requests.append(SamplesRequest(bytes(body), tuple(owners), tuple(completes)))
+        body[:] = _HEAD
+        owners.clear()
+        completes.clear()
 
-    for projected in _projected(spool, delivery):
-        fitting = [row for row in projected.rows if len(_HEAD) + len(row) + len(_TAIL) <= limit]
-        incomplete = projected.oversized or len(fitting) < len(projected.rows)
-        if incomplete:
-            plan.oversized.append(projected.record_id)
-        elif not fitting:
+    for projected in _projected(spool, delivery, limit):
+        if projected.unfit is not None:
+            plan.unfit[projected.record_id] = projected.unfit
+        elif not projected.rows:
             plan.without_row += 1
-        for row in fitting:
+        for row in projected.rows:
             if len(body) + len(row) + 1 + len(_TAIL) > limit:
                 close()
-            if rows:
-                body += b","
-            body += row
-            rows += 1
-        whole += bool(fitting) and not incomplete
+            if owners:
+                body.extend(b",")
+            body.extend(row)
+            owners.append(projected.record_id)
+        if projected.rows and projected.unfit is None:
+            completes.append(projected.record_id)
     close()
     return plan
 
 
 @dataclass(frozen=True, slots=True)
 class _Projected:
-    """The encoded rows of one record; ``oversized`` if some of it has no row."""
+    """The encoded rows of one record, each of which fits; and why they are not all of it."""
 
     record_id: str
-    rows: list[bytes]
-    oversized: bool = False
+    rows: list[bytes] = field(default_factory=list)
+    unfit: str | None = None
 
 
-def _projected(spool: Spool, delivery: Delivery) -> Iterator[_Projected]:
+def _projected(spool: Spool, delivery: Delivery, limit: int) -> Iterator[_Projected]:
     """What each record of a segment becomes, in the order of its lines."""
-    if delivery.kind == "sample":
-        for line in spool.lines(delivery):
-            yield _Projected(str(encoding.decode(line)["sample_id"]), [line])
-        return
-    for episode, rollout in spool.episodes(delivery):
-        projection = sample_rows(episode, rollout or 1)
-        rows = [encoding.dumps(row) for row in projection.rows]
-        yield _Projected(str(episode["id"]), rows, bool(projection.oversized))
+    ids = spool.ledger.record_ids(delivery.segment)
+    numbers = spool.ledger.rollout_numbers(delivery.segment)
+    for record_id, number, line in zip(ids, numbers, spool.lines(delivery), strict=True):
+        try:
+            if delivery.kind == "sample":
+                yield _whole(record_id, line, limit)
+            else:
+                yield _projected_episode(record_id, spool.episode(line), number or 1, limit)
+        except Exception as error:  # noqa: BLE001 - whatever is in it, it costs no other record
+            yield _Projected(record_id, unfit=f"has no sample row: {described(error)}")
+
+
+def _whole(record_id: str, line: bytes, limit: int) -> _Projected:
+    size = len(_HEAD) + len(line) + len(_TAIL)
+    if size > limit:
+        return _Projected(record_id, unfit=_too_large("its row", size, limit))
+    return _Projected(record_id, [line])
+
+
+def _projected_episode(
+    record_id: str, episode: Mapping[str, Any], rollout: int, limit: int
+) -> _Projected:
+    projection = sample_rows(episode, rollout, limit)
+    rows = [encoding.dumps(row) for row in projection.rows]
+    if not projection.oversized:
+        return _Projected(record_id, rows)
+    trace, size = max(projection.oversized.items(), key=lambda item: item[1])
+    count = len(projection.oversized)
+    others = f", as for {count - 1} more of its traces" if count > 1 else ""
+    return _Projected(record_id, rows, _too_large(f"trace {shown(trace)}", size, limit) + others)
+
+
+def _too_large(what: str, size: int, limit: int) -> str:
+    """A size with its limit; both in bytes where they are close."""
+    sizes = f"{size / _MIB:.1f} MiB, and the samples table takes {limit / _MIB:.0f} MiB"
+    if limit < _MIB or size < limit + _MIB:
+        sizes = f"{size:,} bytes, and the samples table takes {limit:,}"
+    return f"too large: {what} needs a request of {sizes}"

@@ -39,6 +39,8 @@ class OpenSegment:
         self.kind: Kind = kind
         self.entries: list[RecordEntry] = []
         self.by_id: dict[str, RecordEntry] = {}
+        #: The episode of each trace that is in one.
+        self.members: dict[str, str] = {}
         #: The latest rollout number of each example seen here.
         self.rollouts: dict[str, int] = {}
         self.with_traces = 0
@@ -70,6 +72,7 @@ class OpenSegment:
         self.with_traces += with_traces
         self.entries.append(entry)
         self.by_id[entry.id] = entry
+        self.members.update(dict.fromkeys(entry.traces, entry.id))
         if entry.example is not None and entry.rollout is not None:
             self.rollouts[entry.example] = entry.rollout
 

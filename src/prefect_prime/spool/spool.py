@@ -10,19 +10,19 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from prefect_prime import encoding, records
 from prefect_prime.errors import RecordRejectedError, SpoolError
 from prefect_prime.metrics import RunSummary, SummaryAccumulator
+from prefect_prime.natural import clean_text, shown
 from prefect_prime.projection import example_id
 from prefect_prime.records import Kind
 from prefect_prime.spool import store
-from prefect_prime.spool.deliveries import SINKS, Delivery, DeliveryState, Sink
+from prefect_prime.spool.deliveries import SINKS, Delivery, DeliveryState, Sink, Tally
 from prefect_prime.spool.lease import Lease
 from prefect_prime.spool.ledger import Ledger, RecordEntry
 from prefect_prime.spool.routes import Routes, SinksSetting, routes_for
@@ -174,7 +174,7 @@ class Spool:
         with self._lock:
             self.rejected += 1
             try:
-                self.ledger.reject(kind, record_id, reason, line)
+                self.ledger.reject(kind, record_id, clean_text(reason), line)
             except sqlite3.Error as error:
                 logger.warning(
                     "the reason why %s %r was set aside is lost: %s", kind, record_id, error
@@ -182,24 +182,27 @@ class Spool:
 
     def _append(self, kind: Kind, record_id: str, line: bytes, record: Mapping[str, Any]) -> bool:
         digest = blake2b(self._stamping.without_producer(line), digest_size=16).digest()
+        record = records.outline(record, kind)
+        traces = records.trace_ids(record, kind, record_id)
         example = None
         with_traces = kind == "episode" and bool(record["traces"])
         if with_traces:
-            example = orjson.dumps(example_id(record)).decode()
+            example = encoding.dumps(example_id(record)).decode()
         with self._lock:
             known = self._known(kind, record_id)
             if known is not None:
                 if known == digest:
                     return False
                 raise RecordRejectedError(
-                    f"{kind} {record_id!r} was logged before with other content; the first one"
+                    f"{kind} {shown(record_id)} was logged before with other content; the first one"
                     " stays. Log a record once, when nothing of it will change any more."
                 )
+            self._refuse_known(traces if kind == "episode" else (record_id,), kind)
             segment = self._segment_for(kind, len(line))
             rollout = None
             if example is not None:
                 rollout = 1 + (segment.rollouts.get(example) or self.ledger.rollouts(example))
-            entry = RecordEntry(record_id, digest, example, rollout)
+            entry = RecordEntry(record_id, digest, example, rollout, traces)
             segment.append(line, entry, with_traces=with_traces)
             self._measure(kind, record_id, record)
             if segment.size >= self._segment_bytes:
@@ -211,6 +214,26 @@ class Spool:
         if segment is not None and (entry := segment.by_id.get(record_id)) is not None:
             return entry.digest
         return self.ledger.digest(kind, record_id)
+
+    def _refuse_known(self, traces: tuple[str, ...], kind: Kind) -> None:
+        """Prime Traces refuses a whole upload for one trace id that is in it twice."""
+        if kind == "sample" or not traces:
+            return
+        open_episodes, open_traces = self._open.get("episode"), self._open.get("trace")
+        found: tuple[str, str | None] | None = None
+        for trace in traces:
+            if open_episodes is not None and trace in open_episodes.members:
+                found = trace, open_episodes.members[trace]
+            elif open_traces is not None and trace in open_traces.by_id:
+                found = trace, None
+        found = found or self.ledger.holder(traces)
+        if found is not None:
+            trace, episode = found
+            where = "logged by itself" if episode is None else f"in episode {shown(episode)}"
+            raise RecordRejectedError(
+                f"trace id {shown(trace)} is already {where}; that one stays. A trace has an id"
+                " of its own, and is logged once."
+            )
 
     def _segment_for(self, kind: Kind, size: int) -> OpenSegment:
         segment = self._open.get(kind)
@@ -306,16 +329,20 @@ class Spool:
             counts = self.ledger.examples()
             for segment in self._open.values():
                 counts.update(segment.rollouts)
-        return {orjson.loads(example): count for example, count in counts.items()}
+        return {encoding.decode(example.encode()): count for example, count in counts.items()}
 
-    def unsealed(self, sink: Sink) -> int:
-        """How many records in open segments are meant for a sink."""
+    def tally(self, sink: Sink) -> Tally:
+        """What became of all records for one sink, those in open segments included."""
         with self._lock:
-            return sum(
-                len(segment.entries)
-                for kind, segment in self._open.items()
-                if self._initial_state(kind, sink) == "pending"
-            )
+            known = self.ledger.deliveries.tally(sink)
+            unsealed = {"pending": 0, "skipped": 0}
+            for kind, segment in self._open.items():
+                unsealed[self._initial_state(kind, sink)] += len(segment.entries)
+        return replace(
+            known,
+            pending=known.pending + unsealed["pending"],
+            skipped=known.skipped + unsealed["skipped"],
+        )
 
     def summary(self) -> RunSummary:
         """The metrics over everything taken in."""
@@ -334,12 +361,11 @@ class Spool:
         data = segment_path(self.folder, delivery.segment, delivery.kind).read_bytes()
         return data.split(b"\n")[:-1]
 
-    def episodes(self, delivery: Delivery) -> list[tuple[dict[str, Any], int | None]]:
-        """A closed segment's episodes as their producer wrote them, with rollout numbers."""
-        numbers = self.ledger.rollout_numbers(delivery.segment)
-        lines = self.lines(delivery)
-        take_off = self._stamping.take_off
-        return [(take_off(line), number) for line, number in zip(lines, numbers, strict=True)]
+    def episode(self, line: bytes) -> dict[str, Any]:
+        """An episode of a closed segment as its producer wrote it. Raises ``ValueError`` for a
+        line that is damaged or another spool's.
+        """
+        return self._stamping.take_off(line)
 
     def close(self, *, remove: bool = False) -> None:
         """Close the files; what is unsealed is sealed first. ``remove``: nothing of the spool
