@@ -187,12 +187,14 @@ def test_a_real_browser_shows_every_page_whole(  # noqa: PLR0917 - fixtures
     kept = pytestconfig.rootpath / "build" / "screenshots"
     with chromium.chromium() as browser:
         for name, path in pages.items():
+            browser.open(platform.url + path)
             for width, dark in ((1280, False), (390, True)):  # a desk, and a phone at night
-                browser.open(platform.url + path, width=width, height=844, dark=dark)
+                browser.look(width=width, height=844, dark=dark)
                 problems = [one for one in browser.problems if "404" not in one]
                 assert problems == [], name
                 assert browser.evaluate("document.documentElement.scrollWidth") <= width, name
                 # The sheet was allowed, and it knows the scheme.
                 background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
                 assert background == ("rgb(14, 16, 20)" if dark else "rgb(247, 248, 250)"), name
-                browser.screenshot(kept / f"{name}-{'phone-dark' if dark else 'light'}.png")
+                if not name.startswith("hostile"):
+                    browser.screenshot(kept / f"{name}-{'phone-dark' if dark else 'light'}.png")
