@@ -28,12 +28,12 @@ def main() -> int:
         # Before Prefect is imported: it reads its home then.
         os.environ["PREFECT_HOME"] = f"{folder}/prefect"
         os.environ["HOME"] = folder
-        from kill_harness import run_all  # noqa: PLC0415 - see above
+        from kill_harness import NAMES, run_all  # noqa: PLC0415 - see above
         from prefect.testing.utilities import prefect_test_harness  # noqa: PLC0415 - see above
 
         with prefect_test_harness(server_startup_timeout=120):
             found = run_all(given.seeds, Path(folder), first=given.first)
-    for name, totals in zip(("healthy platform", "faulty platform"), found, strict=True):
+    for name, totals in zip(NAMES, found, strict=True):
         print(f"{name}: {totals}")
         for problem in totals.problems:
             print(f"  {problem}")

@@ -2,12 +2,13 @@
 
 Each seed is one flow run: some records, one to three deaths by SIGKILL of the process that runs
 the eval (or that reconciles it), and an end by a retry that lives or by ``reconcile``. Half of
-the seeds run against a platform that is healthy, half through a proxy that loses answers,
-refuses and dawdles. The invariants hold over all of them:
+the seeds run against a platform that is healthy, half against ones that meet every fault that
+there is, one of which takes no status from a producer. The invariants hold over all of them:
 
 - every record whose log call had returned is in the run's last evaluation, in each sink
 - none is there twice
 - no evaluation shows RUNNING, and each flow run has one evaluation per generation
+- the evaluation's own account of its records is what is there
 - the last evaluation is COMPLETED where the flow run is
 """
 
@@ -37,6 +38,7 @@ from support import Evaluations
 
 from prefect_prime.endings import CLOSED
 from prefect_prime.local import LocalPlatform
+from prefect_prime.local.rules import StatusUpdates
 from prefect_prime.records import episode
 from prefect_prime.spool import store
 
@@ -67,6 +69,8 @@ FAULTS: tuple[Fault, ...] = (
     "refuse 0.5",
     "restart 0.5",
 )
+#: The kinds of platform, in the order of their totals.
+NAMES = ("healthy platform", "faulty platform", "faulty, takes no status")
 #: Seconds after which a run without an owner counts as dead.
 ORPHANED_AFTER = 0.5
 #: Seconds that a process may take: it waits out a few faults at most.
@@ -88,6 +92,7 @@ class Totals:
     duplicated: int = 0
     left_running: int = 0
     wrong_status: int = 0
+    wrong_sums: int = 0
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -189,9 +194,18 @@ class Starter:
 class World:
     """One platform, healthy or behind the proxy, with a spool store of its own."""
 
-    def __init__(self, name: str, folder: Path, *, faulty: bool, seed: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        faulty: bool,
+        seed: int,
+        status_updates: StatusUpdates = "accept",
+    ) -> None:
         self.name = name
         self.faulty = faulty
+        self._status_updates = status_updates
         self.folder = folder / name
         self.folder.mkdir()
         self.totals = Totals()
@@ -201,7 +215,9 @@ class World:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self.platform = self._stack.enter_context(LocalPlatform(self.folder / "platform"))
+        self.platform = self._stack.enter_context(
+            LocalPlatform(self.folder / "platform", status_updates=self._status_updates)
+        )
         self._proxy = self._stack.enter_context(FaultyProxy(self.platform))
         self._starter = Starter(self._environment())
         self._stack.callback(self._starter.close)
@@ -331,7 +347,7 @@ class World:
         journal = folder / "journal"
         logged = set(journal.read_text().split()) if journal.exists() else set()
         generations = [generation(each, flow_run_id) for each in mine]
-        if any(each["status"] not in CLOSED for each in mine):
+        if any(status_of(each) not in CLOSED for each in mine):
             self.totals.left_running += 1
             self._problem(f"{name} is left RUNNING, its flow run is {state_of(flow_run_id)!r}")
         self.totals.records += len(logged)
@@ -356,9 +372,17 @@ class World:
             if twice := sorted(each for each, count in ids.items() if count > 1):
                 self.totals.duplicated += len(twice)
                 self._problem(f"{name} has {len(twice)} twice in {sink}: {twice}")
-        if state_of(flow_run_id).is_completed() and last["status"] != "COMPLETED":
+        if state_of(flow_run_id).is_completed() and status_of(last) != "COMPLETED":
             self.totals.wrong_status += 1
             self._problem(f"{name} is {last['status']}, and its flow run is Completed")
+        self._check_sums(name, last, stored)
+
+    def _check_sums(self, name: str, last: dict[str, Any], stored: dict[str, Counter[str]]) -> None:
+        for sink, counts in last["metadata"]["prefect"]["records"].items():
+            there = stored[sink].total()
+            if counts != {"stored": there, "failed": 0, "skipped": 0, "pending": 0}:
+                self.totals.wrong_sums += 1
+                self._problem(f"{name} says of {sink} {counts}, and there are {there}")
 
     def _episodes(self, evaluation_id: str) -> Iterator[str]:
         with self.platform.credentials.get_traces_client() as client:
@@ -381,6 +405,12 @@ def state_of(flow_run_id: UUID) -> State[Any]:
     return state
 
 
+def status_of(evaluation: dict[str, Any]) -> str:
+    """The status; where the platform takes none from a producer, that of the metadata."""
+    record = evaluation["metadata"].get("prime_runs") or {}
+    return str(record["status"] if record.get("status_refused") else evaluation["status"])
+
+
 def generation(evaluation: dict[str, Any], flow_run_id: UUID) -> int:
     prefix = f"prefect-flow-run:{flow_run_id}:"
     (tag,) = [tag for tag in evaluation["tags"] if tag.startswith(prefix)]
@@ -396,14 +426,15 @@ def record(name: str, number: int) -> dict[str, Any]:
 
 
 def run_all(seeds: int, folder: Path, *, first: int = 0) -> list[Totals]:
-    """Run so many seeds, half against each kind of platform; needs a Prefect server."""
+    """Run so many seeds, half against a healthy platform; needs a Prefect server."""
     numbers = range(first, first + seeds)
-    kinds = {"healthy": numbers[::2], "faulty": numbers[1::2]}
+    healthy = World("healthy", folder, faulty=False, seed=first)
+    faulty = World("faulty", folder, faulty=True, seed=first)
+    no_status = World("no-status", folder, faulty=True, seed=first, status_updates="ignore")
+    worlds = {healthy: numbers[::2], faulty: numbers[1::4], no_status: numbers[3::4]}
     with ExitStack() as stack:
-        worlds = [
-            stack.enter_context(World(name, folder, faulty=name == "faulty", seed=first))
-            for name in kinds
-        ]
+        for world in worlds:
+            stack.enter_context(world)
         with ThreadPoolExecutor(len(worlds)) as pool:
-            list(pool.map(World.run, worlds, kinds.values()))
+            list(pool.map(World.run, worlds, worlds.values()))
         return [world.check() for world in worlds]

@@ -1,4 +1,4 @@
-"""Processes of their own, to kill."""
+"""Processes of their own, to kill; and ledgers that are closed when their test is over."""
 
 import os
 import subprocess
@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from prefect_prime.spool import database
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -33,3 +35,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def closed_ledgers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close what a test leaves open: Python 3.13 warns of a connection that is collected open."""
+    opened: set[database.Database] = set()  # in place of weak references, which lose them before
+    monkeypatch.setattr(database, "_open", opened)
+    yield
+    for each in opened:
+        each.close()
