@@ -192,9 +192,11 @@ def test_retries_lead_to_each_other(api, new_evaluation, read):
 
 def test_losses_are_told_where_there_are_any(api, new_evaluation, read):
     losses = {"traces": {"records": 0}, "samples": {"records": 3}}
-    known = {"losses": losses, "rejected": 2, "torn": 0}
+    known = {"losses": losses, "rejected": 2, "dropped": 1, "torn": 0, "undelivered": True}
     lossy = text_of(read(page_of(new_evaluation(api, metadata={"prefect": known}))))
     assert "Not everything arrived samples 3 records records 2 rejected" in lossy
+    assert "records 1 dropped" in lossy
+    assert "some records were left undelivered" in lossy
     whole = {"losses": {"traces": {"records": 0}}, "rejected": 0, "torn": 0}
     page = read(page_of(new_evaluation(api, metadata={"prefect": whole})))
     assert "Not everything arrived" not in page

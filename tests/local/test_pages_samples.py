@@ -292,3 +292,25 @@ def test_the_examples_that_fell_most_come_first(api, new_evaluation, read, store
     section = text_of(section_of(read(page_of(after)), "changes"))
     assert "2 got worse , 1 better" in section
     assert section.endswith("1 1 0.25 −0.75 before → 0 1 0.75 −0.25 before →")
+
+
+def test_a_gate_that_did_not_hold_is_told_first_and_in_the_list(api, new_evaluation, read):
+    gates = [
+        {"metric": "avg_reward", "verdict": "regressed", "reason": "avg_reward fell by 0.2"},
+        {"metric": "avg_error", "verdict": "passed", "reason": "avg_error 0.1"},
+        {"metric": "x", "verdict": "no baseline", "reason": "there is none"},
+        "not a gate",
+    ]
+    fields = {"name": "gated", "tags": ["gated"], "metrics": {"avg_reward": 0.5}}
+    evaluation = new_evaluation(api, metadata={"prefect": {"gates": gates}}, **fields)
+    api.post(f"/evaluations/{evaluation}/finalize", json={})
+    text = text_of(read(page_of(evaluation)))
+    told = "A gate did not hold avg_reward regressed avg_reward fell by 0.2 avg_error passed"
+    assert told in text
+    assert text.index(told) < text.index("avg_reward 0.5")
+    listing = read("/?tag=gated")
+    assert "COMPLETED REGRESSED" in text_of(listing)
+    held = new_evaluation(api, metadata={"prefect": {"gates": gates[1:2]}}, **fields)
+    page = text_of(read(page_of(held)))
+    assert "Gates avg_error passed avg_error 0.1" in page
+    assert "did not hold" not in page
