@@ -314,3 +314,15 @@ def test_a_gate_that_did_not_hold_is_told_first_and_in_the_list(api, new_evaluat
     page = text_of(read(page_of(held)))
     assert "Gates avg_error passed avg_error 0.1" in page
     assert "did not hold" not in page
+
+
+def test_of_two_flows_the_same_one_is_compared_with(api, new_evaluation, read, store_rows):
+    def create(flow, name):
+        metadata = {"prefect": {"compared_by": {"flow": flow, "model": "flows"}}}
+        return new_evaluation(api, name=name, model_name="flows", metadata=metadata)
+
+    for flow in ("nightly", "weekly"):
+        api.post(f"/evaluations/{create(flow, f'the {flow} one')}/finalize", json={})
+    evaluation = create("nightly", "this")
+    store_rows(evaluation, {"reward": 1})
+    assert "Against the nightly one , started" in text_of(read(page_of(evaluation)))
