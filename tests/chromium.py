@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support import wait_until
 from websockets.sync.client import ClientConnection, connect
 
 #: The names that distributions give it.
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 EXECUTABLE = next((path for name in NAMES if (path := shutil.which(name))), None)
 
-_ANNOUNCEMENT = "DevTools listening on "
 #: Seconds that one answer may take.
 _PATIENCE = 60
 
@@ -38,22 +38,25 @@ class Chromium:
         for domain in ("Page", "Log", "Runtime"):
             self.ask(f"{domain}.enable")
 
-    def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+    def open(self, url: str) -> None:
         """Show ``url`` and wait until it has loaded."""
         self.problems.clear()
+        self._loaded = False
+        self.ask("Page.navigate", url=url)
+        while not self._loaded:
+            self._read()
+
+    def look(self, *, width: int, height: int, dark: bool) -> None:
+        """Look at pages, the open one included, in a window of that size and colour scheme."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
             deviceScaleFactor=1,
-            mobile=width < height and width < 600,
+            mobile=width < height,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
-        self._loaded = False
-        self.ask("Page.navigate", url=url)
-        while not self._loaded:
-            self._read()
 
     def evaluate(self, script: str) -> Any:
         """The value of a script in the page, which the page's own policy does not bind."""
@@ -104,18 +107,19 @@ def chromium() -> Iterator[Chromium]:
                 *("--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"),
             ],
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+            stderr=subprocess.DEVNULL,
         )
         try:
-            assert process.stderr is not None
-            url = next(
-                line.removeprefix(_ANNOUNCEMENT).strip()
-                for line in process.stderr
-                if line.startswith(_ANNOUNCEMENT)
-            )
-            with connect(url, max_size=None) as socket:
+            # Two lines once it listens: the port, and the path of its endpoint.
+            announcement = Path(profile) / "DevToolsActivePort"
+            port, path = wait_until(lambda: _lines(announcement), seconds=_PATIENCE)
+            with connect(f"ws://127.0.0.1:{port}{path}", max_size=None) as socket:
                 yield Chromium(socket)
         finally:
             process.terminate()
-            process.communicate()
+            process.wait()
+
+
+def _lines(path: Path) -> list[str] | None:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return lines if len(lines) == 2 else None

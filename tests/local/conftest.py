@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from prefect_prime.local import LocalPlatform
+from prefect_prime.projection import example_id, sample_rows
 
 RUNS = Path(__file__).parents[1] / "data" / "verifiers-runs"
 
@@ -100,3 +101,48 @@ def point_at(monkeypatch):
         monkeypatch.setenv("PRIME_API_KEY", platform.credentials.api_key.get_secret_value())
 
     return point
+
+
+@pytest.fixture(scope="module")
+def fetch(platform):
+    """``fetch(path)`` is what whoever opens a page without a key gets."""
+    with httpx.Client(base_url=platform.url) as client:
+        yield client.get
+
+
+@pytest.fixture(scope="module")
+def read(fetch):
+    """``read(path)`` is a page's HTML."""
+
+    def page(path):
+        answer = fetch(path)
+        assert answer.status_code == 200, (path, answer.text)
+        return answer.text
+
+    return page
+
+
+@pytest.fixture
+def store_rows(api):
+    """``store_rows(evaluation, *samples)`` stores samples as they are."""
+
+    def stored(evaluation, *samples):
+        answer = api.post(f"/evaluations/{evaluation}/samples", json={"samples": samples})
+        assert answer.is_success, answer.text
+
+    return stored
+
+
+@pytest.fixture
+def store_episodes(store_rows):
+    """``store_episodes(evaluation, episodes)`` stores their samples, rollouts counted."""
+
+    def stored(evaluation, episodes):
+        counts, rows = {}, []
+        for one in episodes:
+            example = example_id(one)
+            counts[example] = counts.get(example, 0) + 1
+            rows += sample_rows(one, counts[example]).rows
+        store_rows(evaluation, *rows)
+
+    return stored

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
-from prefect_prime.local import pages_episode, pages_facts, pages_listing
+from prefect_prime.local import pages_conversation, pages_episode, pages_facts, pages_listing
 from prefect_prime.local.evaluations import find, view
 from prefect_prime.local.pages_charts import stages
 from prefect_prime.local.pages_evaluation import evaluation_page, page_number, summary
@@ -101,22 +101,24 @@ def episode(request: Request, platform: CurrentPlatform, evaluation_id: str) -> 
         beside = [] if facts is None else rollouts.of_example(facts["example"])
         last = row["samples_count"] - 1
         shown = summary(platform, row)
-    agents = [pages_episode.agent(trace) for trace in found.traces[: pages_episode.MAX_AGENTS]]
-    is_short = len(found.body) <= pages_episode.MAX_JSON
+    agents = [
+        pages_conversation.agent(trace) for trace in found.traces[: pages_conversation.MAX_AGENTS]
+    ]
+    is_short = len(found.body) <= pages_conversation.MAX_JSON
     return html(
         "episode.html",
         evaluation=shown,
         facts=facts,
         record=found.record,
         task=_task(found.record),
-        errors=pages_episode.errors_of(found.record),
+        errors=pages_conversation.errors_of(found.record),
         agents=[(each, stages(each.timing)) for each in agents],
         hidden_agents=len(found.traces) - len(agents),
         beside=beside if len(beside) > 1 else [],
         position=found.position,
         last=last,
         size=len(found.body),
-        json=pages_episode.pretty(found.body) if is_short else None,
+        json=pages_conversation.pretty(found.body) if is_short else None,
         address=str(request.url.query),
     )
 
@@ -145,7 +147,7 @@ def _task(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the example says of itself, as text."""
     data = pages_facts.mapping(pages_facts.mapping(record.get("task")).get("data"))
     return [
-        (name, pages_facts.as_text(value)[: pages_episode.MAX_TEXT])
+        (name, pages_facts.as_text(value)[: pages_conversation.MAX_TEXT])
         for name, value in data.items()
         if value not in (None, "", [], {})
     ]

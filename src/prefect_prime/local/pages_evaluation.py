@@ -27,6 +27,9 @@ MAX_CARDS = 8
 MAX_METRICS = 200
 MAX_VALUE = 500
 
+#: Gates that are shown.
+MAX_GATES = 50
+
 _HEADLINES = ("avg_reward", "avg_error")
 #: What a link of the page keeps of its address.
 _KEPT = (
@@ -46,6 +49,7 @@ def summary(platform: Platform, row: sqlite3.Row) -> dict[str, Any]:
     """An evaluation as the API shows it, with what every page says of it besides."""
     shown = view(platform, row)
     metrics = mapping(shown["metrics"])
+    gates = _gates(mapping(mapping(shown["metadata"]).get("prefect")).get("gates"))
     is_open = row["status"] in OPEN
     ended = now() if is_open else row["finalized_at"] or row["updated_at"]
     return {
@@ -55,8 +59,17 @@ def summary(platform: Platform, row: sqlite3.Row) -> dict[str, Any]:
         "duration_ms": (ended - row["created_at"]) / 1000,
         "reward": number(metrics.get("avg_reward")),
         "error_share": number(metrics.get("avg_error")),
+        "gates": gates,
+        "is_regressed": any(gate["verdict"] == "regressed" for gate in gates),
         "plain_tags": [tag for tag in shown["tags"] if not tag.startswith(_LINKED_TAGS)],
     }
+
+
+def _gates(value: Any) -> list[dict[str, str]]:
+    """What each gate said; its words alone, whatever the producer put there."""
+    known = [gate for gate in value if isinstance(gate, dict)] if isinstance(value, list) else []
+    names = ("metric", "verdict", "reason")
+    return [{name: as_text(gate.get(name) or "") for name in names} for gate in known[:MAX_GATES]]
 
 
 #: Tags that the page shows as links to what they name.
@@ -191,20 +204,30 @@ def _prefect(known: Mapping[str, Any]) -> dict[str, str] | None:
     }
 
 
+#: What never came so far as a sink.
+_LOST = {
+    "rejected": "rejected: they have no JSON form",
+    "dropped": "dropped: the spool could not be written",
+    "torn": "torn in the spool",
+}
+
+
 def _losses(known: Mapping[str, Any]) -> dict[str, Any]:
-    """What was lost: ``rows`` of (where, what, how many), and whether anybody counted."""
+    """What was lost: ``rows`` of (where, what, how many), and whether the flow run's end was
+    waited out in vain.
+    """
     rows = [
         (sink, kind, count)
         for sink, kinds in mapping(known.get("losses")).items()
         for kind, count in mapping(kinds).items()
         if number(count)
     ]
-    for name, what in (("rejected", "rejected by the encoder"), ("torn", "torn in the spool")):
-        value = known.get(name)
-        count = len(value) if isinstance(value, (list, dict)) else number(value)
-        if count:
-            rows.append(("records", what, count))
-    return {"rows": rows, "are_counted": "losses" in known}
+    rows += [
+        ("records", what, count)
+        for name, what in _LOST.items()
+        if (count := number(known.get(name)))
+    ]
+    return {"rows": rows, "are_undelivered": known.get("undelivered") is True}
 
 
 def _related(

@@ -16,6 +16,8 @@ RETRY_OF = "retry-of:"
 
 _FIELDS = "CAST(fields AS TEXT)"
 _MODEL = f"json_extract({_FIELDS}, '$.model_name')"
+#: What the gates compare an evaluation by: its flow above all.
+_KIND = f"json_extract({_FIELDS}, '$.metadata.prefect.compared_by')"
 _ENVIRONMENT_NAME = "CASE WHEN e.owner = '' THEN e.name ELSE e.owner || '/' || e.name END"
 _TAGGED = f"EXISTS (SELECT 1 FROM json_each({_FIELDS}, '$.tags') WHERE value = {{tag}})"
 
@@ -106,8 +108,8 @@ def successors(connection: sqlite3.Connection, evaluation_id: str) -> list[sqlit
 
 
 def comparable(connection: sqlite3.Connection, row: sqlite3.Row) -> list[sqlite3.Row]:
-    """The other COMPLETED evaluations of the same environments, the newest first; those of
-    the same model, and of an earlier time, before all others.
+    """The other COMPLETED evaluations of the same environments; before all others those of
+    the same model, of an earlier time, of the same flow, and the newest.
     """
     theirs = "SELECT environment_id FROM evaluation_environments WHERE evaluation_id = {}"
     this, other = theirs.format(":id"), theirs.format("evaluations.id")
@@ -115,7 +117,8 @@ def comparable(connection: sqlite3.Connection, row: sqlite3.Row) -> list[sqlite3
         f"{SELECT} WHERE status = 'COMPLETED' AND id != :id"
         f" AND NOT EXISTS ({this} EXCEPT {other}) AND NOT EXISTS ({other} EXCEPT {this})"
         f" ORDER BY {_MODEL} IS (SELECT {_MODEL} FROM evaluations WHERE id = :id) DESC,"
-        f" seq < :seq DESC, seq DESC LIMIT {MAX_CHOICES}",
+        f" seq < :seq DESC, {_KIND} IS (SELECT {_KIND} FROM evaluations WHERE id = :id) DESC,"
+        f" seq DESC LIMIT {MAX_CHOICES}",
         {"id": row["id"], "seq": row["seq"]},
     ).fetchall()
 

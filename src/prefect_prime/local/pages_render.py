@@ -53,8 +53,8 @@ def show_number(value: Any) -> str:
         return _UNKNOWN
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    if not math.isfinite(value):  # a mean of numbers whose sum no float holds
+        return _UNKNOWN
     if value == int(value) and abs(value) < 1e15:  # noqa: PLR2004 - exact as a float
         return f"{int(value):,}"
     return f"{value:.4g}"
@@ -62,11 +62,13 @@ def show_number(value: Any) -> str:
 
 def show_brief(value: float | None) -> str:
     """A number where there is little room."""
-    return _UNKNOWN if value is None else f"{value:.3g}"
+    return _UNKNOWN if value is None or not math.isfinite(value) else f"{value:.3g}"
 
 
 def show_change(value: float) -> str:
     """A difference, with its sign."""
+    if not math.isfinite(value):
+        return _UNKNOWN
     return f"{value:+.4g}".replace("-", "\N{MINUS SIGN}") if value else "±0"
 
 

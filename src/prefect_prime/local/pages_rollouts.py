@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from prefect_prime.local.pages_sources import COLUMNS, ELSEWHERE, SAMPLES
+
 #: What a selection looks at.
 _FILTERED = ("example", "reward", "error_type", "truncated")
 #: Rows on one page of the table.
@@ -27,88 +29,6 @@ MAX_VALUES = 12
 #: Types of error that are listed, and the examples that changed most.
 MAX_ERRORS = 20
 MAX_CHANGED = 10
-
-_SAMPLES = "SELECT {columns} FROM sample_facts WHERE evaluation_id = {evaluation}"
-
-#: SQL of an episode ``e`` of Prime Traces, whose envelope holds no traces.
-_OF_EPISODE = "t.episode_id = e.episode_id"
-_ENVELOPE = "CAST(e.envelope AS TEXT)"
-_DATA = f"json_extract({_ENVELOPE}, '$.task.data.{{key}}')"
-_FIRST = f"(SELECT t.{{column}} FROM traces t WHERE {_OF_EPISODE} ORDER BY t.seq LIMIT 1)"
-_SUM = f"(SELECT {{sum}} FROM traces t WHERE {_OF_EPISODE})"
-#: The last error of the first trace that has one.
-_TRACE_ERROR = """
-(SELECT COALESCE(json_extract(CAST(d.document AS TEXT), '$.errors[#-1].{key}'), '{default}')
- FROM traces t JOIN trace_documents d ON d.trace_id = t.trace_id
- WHERE {which} AND t.has_error ORDER BY t.seq LIMIT 1)
-"""
-
-
-def _error(key: str, default: str, which: str) -> str:
-    return _TRACE_ERROR.format(key=key, default=default, which=which)
-
-
-def _known(*sql: str) -> str:
-    return f"COALESCE({', '.join(sql)})"
-
-
-#: Columns of a rollout without a sample: those of an episode ``e``, and of a bare trace ``b``.
-_EPISODE = {
-    "position": "NULL",
-    "episode_id": "e.episode_id",
-    "example": _known(
-        _DATA.format(key="idx"), _DATA.format(key="id"), _FIRST.format(column="task_id")
-    ),
-    "rollout": "NULL",
-    "reward": _FIRST.format(column="reward"),
-    "error_type": _known(
-        "e.error_type",
-        _error("type", "not ok", _OF_EPISODE),
-        "CASE WHEN e.outcome IN ('error', 'timeout') THEN 'not ok' END",
-    ),
-    "error_message": _known("e.error_message", _error("message", "", _OF_EPISODE)),
-    "stop_condition": _FIRST.format(column="outcome"),
-    "truncated": _known(_FIRST.format(column="is_truncated"), "0"),
-    "tokens": _SUM.format(sum="SUM(total_tokens)"),
-    "duration_ms": _SUM.format(sum="MAX(duration_ms)"),
-    "input": _known(_DATA.format(key="prompt"), "''"),
-    "target": _known(_DATA.format(key="answer"), "''"),
-    "reply": "''",
-}
-_OF_TRACE = "t.trace_id = b.trace_id"
-_TRACE = {
-    "position": "NULL",
-    "episode_id": "b.trace_id",
-    "example": "b.task_id",
-    "rollout": "NULL",
-    "reward": "b.reward",
-    "error_type": _error("type", "not ok", _OF_TRACE),
-    "error_message": _error("message", "", _OF_TRACE),
-    "stop_condition": "b.outcome",
-    "truncated": "b.is_truncated",
-    "tokens": "b.total_tokens",
-    "duration_ms": "b.duration_ms",
-    "input": "''",
-    "target": "''",
-    "reply": "''",
-}
-_COLUMNS = tuple(_EPISODE)
-
-_NO_SAMPLE = """
-NOT EXISTS (SELECT 1 FROM sample_facts WHERE evaluation_id = :evaluation AND episode_id = {id})
-"""
-_NO_SAMPLE_OF_EPISODE = _NO_SAMPLE.format(id="e.episode_id")
-_NO_SAMPLE_OF_TRACE = _NO_SAMPLE.format(id="b.trace_id")
-_RUN = f"json_extract({_ENVELOPE}, '$.run.id')"
-#: Where rollouts without a sample are, and how their columns are read there. The service
-#: takes ``run_id`` from traces alone: for an episode without any, its envelope tells.
-_ELSEWHERE = {
-    f"FROM episodes e WHERE e.run_id = :evaluation AND {_NO_SAMPLE_OF_EPISODE}": _EPISODE,
-    f"FROM episodes e WHERE e.run_id IS NULL AND {_RUN} = :evaluation"
-    f" AND {_NO_SAMPLE_OF_EPISODE}": _EPISODE,
-    "FROM traces b WHERE b.run_id = :evaluation AND b.episode_id IS NULL"
-    f" AND {_NO_SAMPLE_OF_TRACE}": _TRACE,
-}
 
 #: The input of an example that is ``shown``, for people who do not know examples by number.
 _INPUT = """
@@ -185,7 +105,7 @@ class Rollouts:
         self._values: dict[str, Any] = {"evaluation": evaluation_id}
         self._elsewhere = [
             (source, columns)
-            for source, columns in _ELSEWHERE.items()
+            for source, columns in ELSEWHERE.items()
             if self._one(f"SELECT 1 {source} LIMIT 1")
         ]
 
@@ -215,12 +135,12 @@ class Rollouts:
         values["offset"] = (page - 1) * PAGE
         part = f"WHERE {where} ORDER BY {order} LIMIT {PAGE} OFFSET :offset"
         if self._elsewhere:
-            return self._all(f"SELECT * FROM ({self._source(*_COLUMNS)}) {part}", values)
+            return self._all(f"SELECT * FROM ({self._source(*COLUMNS)}) {part}", values)
         # The order is found over a few columns; the texts are read for this page alone.
         narrow = self._source(*dict.fromkeys(("position", column, *_FILTERED)))
         return self._all(
             f"WITH shown AS MATERIALIZED (SELECT position FROM ({narrow}) {part})"
-            f" SELECT {', '.join(f'wide.{name}' for name in _COLUMNS)}"
+            f" SELECT {', '.join(f'wide.{name}' for name in COLUMNS)}"
             " FROM shown CROSS JOIN sample_facts wide"
             " ON wide.evaluation_id = :evaluation AND wide.position = shown.position",
             values,
@@ -298,7 +218,7 @@ class Rollouts:
     def one(self, position: int | None, episode_id: Any) -> sqlite3.Row | None:
         """The rollout of a sample, or of an episode that has none."""
         return self._one(
-            f"SELECT * FROM ({self._source(*_COLUMNS)})"
+            f"SELECT * FROM ({self._source(*COLUMNS)})"
             " WHERE position = :position OR (:position IS NULL AND episode_id = :episode) LIMIT 1",
             {"position": position, "episode": episode_id if isinstance(episode_id, str) else ""},
         )
@@ -323,7 +243,7 @@ class Rollouts:
         now = means.format(source=self._source("example", "reward"))
         # What only Prime Traces has of the baseline does not count: its samples do.
         before = means.format(
-            source=_SAMPLES.format(columns="example, reward", evaluation=":baseline")
+            source=SAMPLES.format(columns="example, reward", evaluation=":baseline")
         )
         both = (
             f"WITH now AS MATERIALIZED ({now}), before AS MATERIALIZED ({before}),"
@@ -345,7 +265,7 @@ class Rollouts:
         return totals, worst
 
     def _source(self, *columns: str) -> str:
-        parts = [_SAMPLES.format(columns=", ".join(columns), evaluation=":evaluation")]
+        parts = [SAMPLES.format(columns=", ".join(columns), evaluation=":evaluation")]
         for source, known in self._elsewhere:
             listed = ", ".join(f"{known[name]} AS {name}" for name in columns)
             parts.append(f"SELECT {listed} {source}")
