@@ -17,6 +17,11 @@ def percentile(values: Iterable[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
+def of_calls(times: Sequence[float]) -> dict[str, float]:
+    """What is told of the times of single calls."""
+    return {"median": median(times), "p99": percentile(times, 99), "longest": max(times)}
+
+
 def spread(values: Sequence[float], unit: str = "") -> str:
     """Median, and the smallest and the largest: ``212 (198 to 230) MB/s``."""
     middle = number(median(values))

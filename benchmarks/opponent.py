@@ -6,7 +6,7 @@ from time import perf_counter
 import prime_runs
 from prime_traces import LineFormat, TracesClient
 
-from benchmarks.measuring import median, percentile
+from benchmarks.measuring import of_calls
 from benchmarks.workloads import records, size_of
 
 
@@ -29,7 +29,7 @@ def throughput(workload: str, total: int) -> dict[str, float]:
 
 
 def producer(workload: str, number: int) -> dict[str, float]:
-    """Milliseconds of one ``log_episodes`` call: median and 99th percentile."""
+    """Milliseconds of one ``log_episodes`` call, and records that did not arrive."""
     prepared = records(workload, number)
     run = _run()
     times = []
@@ -38,11 +38,7 @@ def producer(workload: str, number: int) -> dict[str, float]:
         run.log_episodes([record])
         times.append(1e3 * (perf_counter() - begun))
     run.finish()
-    return {
-        "median": median(times),
-        "p99": percentile(times, 99),
-        "lost": run.dropped_records + sum(run.failed_records.values()),
-    }
+    return {**of_calls(times), "lost": run.dropped_records + sum(run.failed_records.values())}
 
 
 def backfill(path: str) -> dict[str, float]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.measuring import median, peak_memory, percentile
+from benchmarks.measuring import median, of_calls, peak_memory
 from benchmarks.stub import Mode, set_mode
-from benchmarks.workloads import records, size_of
-from prefect_prime.flows import EvalResult, EvalRun, current_run, eval_flow
+from benchmarks.workloads import OBJECTS, records, size_of
+from prefect_prime.flows import EvalRun, current_run, eval_flow
 
 #: Seconds that the uploads are waited for at most, when the platform was away before.
 _PATIENCE = 300.0
@@ -46,8 +46,8 @@ def log_all(workload: str, number: int) -> dict[str, float]:
 
 
 def producer(workload: str, number: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of one ``log_episodes`` call, by how the platform is: median and 99th
-    percentile, and records that did not arrive when it was healthy again.
+    """Milliseconds of one ``log_episodes`` call, by how the platform is; and how many records
+    did not arrive when it was healthy again.
     """
     modes: tuple[Mode, ...] = ("healthy", "slow", "down")
     return {mode: _producer(workload, number, mode) for mode in modes}
@@ -63,14 +63,14 @@ def _producer(workload: str, number: int, mode: Mode) -> dict[str, float]:
         set_mode(url, "healthy")
         run.flush(_PATIENCE)
         lost = number - min(run.stored_records[sink] for sink in _sinks())
-        return {"median": median(times), "p99": percentile(times, 99), "lost": lost}
+        return {**of_calls(times), "lost": lost}
 
     return _evaluated(body)
 
 
-def objects(workload: str, number: int) -> dict[str, float]:
+def objects(number: int) -> dict[str, float]:
     """Milliseconds of ``to_record()`` alone and of ``log_episodes``, each of every other record."""
-    prepared = records(workload, number)
+    prepared = records(OBJECTS, number)
 
     def body(run: EvalRun) -> dict[str, float]:
         alone, logged = [], []
@@ -79,7 +79,7 @@ def objects(workload: str, number: int) -> dict[str, float]:
                 alone.append(_milliseconds(episode.to_record))
             else:
                 logged.append(_milliseconds(run.log_episodes, [episode]))
-        return {"to_record": median(alone), "median": median(logged), "p99": percentile(logged, 99)}
+        return {"to_record": median(alone), **of_calls(logged)}
 
     return _evaluated(body)
 
@@ -106,7 +106,7 @@ def _evaluated(body: Callable[[EvalRun], dict[str, float]]) -> dict[str, float]:
     return measured
 
 
-def _check(result: EvalResult) -> None:
+def _check(result: Any) -> None:
     losses = [count for sink in result.losses.values() for count in sink.values()]
     if result.status != "COMPLETED" or any([*losses, result.rejected, result.dropped]):
         raise RuntimeError(f"this eval is not whole, so its numbers are worth nothing: {result}")

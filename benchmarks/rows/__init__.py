@@ -13,15 +13,15 @@ from benchmarks.rows.embedded import embedded
 from benchmarks.rows.flow_runs import resume, task_runs, tracking
 from benchmarks.rows.imports import imports
 from benchmarks.rows.memory import memory
-from benchmarks.rows.producer import producer, producer_objects
-from benchmarks.rows.throughput import objects, stub, throughput
+from benchmarks.rows.objects import objects
+from benchmarks.rows.producer import producer
+from benchmarks.rows.throughput import stub, throughput
 
 ROWS: Final[dict[str, Callable[[Lab], Iterator[Row]]]] = {
     "stub": stub,
     "throughput": throughput,
     "objects": objects,
     "producer": producer,
-    "producer-objects": producer_objects,
     "memory": memory,
     "tracking": tracking,
     "resume": resume,

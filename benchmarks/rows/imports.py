@@ -20,7 +20,7 @@ def imports(lab: Lab) -> Iterator[Row]:
     """Each time in a new process, whose import of Prefect itself is not counted."""
     for module, before, bar in IMPORTS:
         _added(lab, module, before)  # compiles
-        times = [_added(lab, module, before) for _ in range(lab.scaled(PROCESSES, least=3))]
+        times = [_added(lab, module, before) for _ in range(lab.scaled(PROCESSES, least=2))]
         yield Row(
             f"import of `{module}`",
             f"after `{before}`",

@@ -5,11 +5,9 @@ from typing import Any
 
 from benchmarks.lab import Lab, Row
 from benchmarks.measuring import median, number, spread
-from benchmarks.workloads import OBJECTS, SIZES
+from benchmarks.workloads import SIZES
 
 TOTAL = 250_000_000
-#: Of the objects, whose ``to_record()`` takes most of the time.
-TOTAL_OF_OBJECTS = 50_000_000
 #: The opponent gets a part of it.
 OPPONENT_PART = 10
 
@@ -29,23 +27,8 @@ def throughput(lab: Lab) -> Iterator[Row]:
             speeds["opponent"].append(_speed(lab, "opponent", **of_opponent))
             speeds["both"].append(_speed(lab, "product", **of_ours))
         measure = "end to end,"
-        yield _row(
-            f"{measure} traces sink", workload, "traces", speeds, of_bare=0.6, of_opponent=15
-        )
-        yield _row(f"{measure} both sinks", workload, "both", speeds, of_bare=0.25)
-
-
-def objects(lab: Lab) -> Iterator[Row]:
-    """Verifiers' objects: both sinks; prime-runs on its samples fallback."""
-    total = lab.scaled(TOTAL_OF_OBJECTS)
-    speeds: dict[str, list[float]] = {"bare": [], "opponent": [], "both": []}
-    of_opponent = {"workload": OBJECTS, "total": total // OPPONENT_PART}
-    of_ours = {"workload": OBJECTS, "total": total}
-    for _ in range(lab.rounds):
-        speeds["bare"].append(_speed(lab, "bare", **of_ours))
-        speeds["both"].append(_speed(lab, "product", **of_ours))
-        speeds["opponent"].append(_speed(lab, "opponent", mode="no-traces", **of_opponent))
-    yield _row("end to end, both sinks", OBJECTS, "both", speeds, of_bare=0.25, of_opponent=6)
+        yield row(f"{measure} traces sink", workload, "traces", speeds, of_bare=0.6, of_opponent=15)
+        yield row(f"{measure} both sinks", workload, "both", speeds, of_bare=0.25)
 
 
 def stub(lab: Lab) -> Iterator[Row]:
@@ -61,7 +44,7 @@ def _speed(lab: Lab, whose: str, **options: Any) -> float:
     return speed
 
 
-def _row(
+def row(
     measure: str,
     workload: str,
     ours: str,
