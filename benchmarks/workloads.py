@@ -7,6 +7,7 @@ record of a workload has ids of its own; making one costs microseconds.
 
 import random
 from collections.abc import Iterator
+from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ OBJECTS = "Episode objects"
 _VARIANTS = 16
 #: Messages where no tool was called: what a system, a user and a model said.
 _PLAIN = 3
+_WORDS = 2_000
 #: Rollouts of each example.
 _ROLLOUTS = 4
 
@@ -49,6 +51,7 @@ def records(workload: str, number: int) -> Iterator[Any]:
     return (_named(next(variants), position, ids) for position in range(number))
 
 
+@cache
 def _variants(workload: str) -> list[dict[str, Any]]:
     if workload == OBJECTS:
         return real_episodes()
@@ -86,10 +89,14 @@ def _filled(
 
 
 def _prose(length: int, chance: random.Random) -> str:
-    """Words that compress about as well as text does."""
+    """Words as often as in a language: the n-th comes an n-th as often as the first.
+
+    That is what a compressor works on, and levels differ in: it finds matches, of all lengths.
+    """
     letters = "etaoinshrdlucmfwypvbgk"
-    vocabulary = ["".join(chance.choices(letters, k=chance.randint(2, 9))) for _ in range(2_000)]
-    return " ".join(chance.choices(vocabulary, k=length // 3 + 1))[:length]
+    vocabulary = ["".join(chance.choices(letters, k=chance.randint(2, 9))) for _ in range(_WORDS)]
+    weights = [1 / rank for rank in range(1, _WORDS + 1)]
+    return " ".join(chance.choices(vocabulary, weights, k=length // 3 + 1))[:length]
 
 
 def _named(variant: dict[str, Any], position: int, ids: random.Random) -> dict[str, Any]:
