@@ -1,6 +1,6 @@
 # Everything that a fresh machine needs is python3, make and a package index.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types wheel
+.PHONY: help demo test lint types wheel bench
 
 # A uv that is there already, else one of our own in the environment that it fills.
 UV ?= $(or $(shell command -v uv 2>/dev/null),.venv/bin/uv)
@@ -14,6 +14,7 @@ SYNC = $(UV) sync --quiet --locked --inexact
 help:
 	@echo 'make demo    see it work: no account, no server, no configuration (SERVE=1 keeps it up)'
 	@echo 'make test    install what the tests need, and run all of them (ARGS=... goes to pytest)'
+	@echo 'make bench   what tracking costs, beside prime-runs (20 minutes; QUICK=1: two)'
 	@echo 'make lint    style; make types: static types; make wheel: build and check the wheel'
 
 .venv/bin/uv:
@@ -34,6 +35,10 @@ demo: .venv/demo.stamp
 
 test: .venv/dev.stamp
 	$(RUN) -m pytest $(PARALLEL) $(ARGS)
+
+# The opponent is one of the judges, so the tests' environment has it.
+bench: .venv/dev.stamp
+	$(RUN) -m benchmarks $(if $(QUICK),--quick) $(ARGS)
 
 lint: .venv/dev.stamp
 	.venv/bin/ruff check .

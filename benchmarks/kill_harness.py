@@ -5,8 +5,6 @@ against a faulty platform, and prints the totals; the exit status is 1 if anythi
 there twice, left open or closed wrongly.
 """
 
-# ruff: noqa: INP001, T201 - a script, and it prints
-
 import argparse
 import os
 import sys
@@ -28,8 +26,8 @@ def main() -> int:
         # Before Prefect is imported: it reads its home then.
         os.environ["PREFECT_HOME"] = f"{folder}/prefect"
         os.environ["HOME"] = folder
-        from kill_harness import NAMES, run_all  # noqa: PLC0415 - see above
-        from prefect.testing.utilities import prefect_test_harness  # noqa: PLC0415 - see above
+        from kill_harness import NAMES, run_all
+        from prefect.testing.utilities import prefect_test_harness
 
         with prefect_test_harness(server_startup_timeout=120):
             found = run_all(given.seeds, Path(folder), first=given.first)

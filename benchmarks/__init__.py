@@ -1,0 +1,1 @@
+"""What it costs to track an eval, measured side by side: see README.md."""
