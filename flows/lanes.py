@@ -26,7 +26,7 @@ class Lane:
     resume_at: float = 0.0
     #: Whether the sink has acknowledged anything yet.
     reached: bool = False
-    #: Why it takes nothing with these credentials.
+    #: Why it takes nothing with these settings.
     refusal: str | None = None
 
     def is_open(self, now: float) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
-from prefect_prime.errors import is_refusal, is_transient
+from prefect_prime.errors import is_settings_fault, is_transient
 from prefect_prime.flows.courier import Courier, Uplink
 from prefect_prime.flows.lanes import Lane
 from prefect_prime.flows.recording import Log
@@ -185,7 +185,7 @@ class Uploader:
         sink = delivery.sink
         if is_transient(error):
             self._hold_back(sink, error)
-        elif is_refusal(error):
+        elif is_settings_fault(error):
             self._refused(sink, _describe(error))
         else:
             reason = _describe(error)
@@ -202,7 +202,7 @@ class Uploader:
         )
 
     def _refused(self, sink: Sink, reason: str) -> None:
-        """The key is not good enough: said once, and nothing more is tried with it."""
+        """The settings are not good enough: said once, and nothing more is tried with them."""
         with self._changed:
             said, self._lanes[sink].refusal = self._lanes[sink].refusal, reason
         records = self._spool.ledger.deliveries.refuse_pending(sink, reason)

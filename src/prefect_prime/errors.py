@@ -79,6 +79,7 @@ __all__ = [
     "is_ambiguous",
     "is_record_rejection",
     "is_refusal",
+    "is_settings_fault",
     "is_transient",
     "mark_ambiguous",
 ]
@@ -86,6 +87,8 @@ __all__ = [
 #: 413 and 422 reach us as plain ``APIError``: the evaluations API answers them.
 _RECORD_STATUSES = frozenset({400, 413, 422})
 _REFUSAL_STATUSES = frozenset({401, 402, 403})
+_SUCCESSES = frozenset(range(200, 300))
+_REDIRECTS = range(300, 400)
 _TIMEOUT_STATUSES = frozenset({408, 425, 429})
 #: Server errors that say what the server is, not how it feels at the moment.
 _LASTING_SERVER_ERRORS = frozenset({501, 505})
@@ -164,14 +167,15 @@ def is_ambiguous(exc: BaseException) -> bool:
 def is_transient(exc: BaseException) -> bool:
     """Whether ``exc`` is about this moment: the same request may succeed later.
 
-    429, 5xx but 501 and 505, and every transport failure.
+    429, 5xx but 501 and 505, every transport failure, and a success that is no answer of the
+    service: a login page, or what a proxy cut off.
     """
     if isinstance(exc, (RetryableAPIError, TransportError)):
         return True
     if not isinstance(exc, APIError):
         return False
     status = _status(exc)
-    return status in _TIMEOUT_STATUSES or (
+    return status in _TIMEOUT_STATUSES | _SUCCESSES or (
         status >= _FIRST_SERVER_ERROR and status not in _LASTING_SERVER_ERRORS
     )
 
@@ -186,6 +190,13 @@ def is_record_rejection(exc: BaseException) -> bool:
 def is_refusal(exc: BaseException) -> bool:
     """Whether ``exc`` is about the account or its key, not the request (401, 402, 403)."""
     return isinstance(exc, APIError) and _status(exc) in _REFUSAL_STATUSES
+
+
+def is_settings_fault(exc: BaseException) -> bool:
+    """Whether a person has to change a setting before anything gets there: a refusal, or a
+    redirect, which means that the platform's address is another.
+    """
+    return is_refusal(exc) or (isinstance(exc, APIError) and _status(exc) in _REDIRECTS)
 
 
 def _status(exc: APIError) -> int:

@@ -65,8 +65,14 @@ def every_third() -> Callable[[str, str], Fault | None]:
     def decide(method: str, _path: str) -> Fault | None:
         nonlocal seen
         seen += method == "POST"
-        faults: list[Fault] = ["502 after", "reset after", "429 before", "502 before"]
-        return faults[seen // 3 % 4] if method == "POST" and seen % 3 == 0 else None
+        faults: list[Fault] = [
+            "502 after",
+            "html after",
+            "429 before",
+            "reset after",
+            "html before",
+        ]
+        return faults[seen // 3 % 5] if method == "POST" and seen % 3 == 0 else None
 
     return decide
 

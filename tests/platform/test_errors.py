@@ -78,6 +78,15 @@ def test_an_answer_about_the_request_is_not_transient(status):
     assert not errors.is_transient(answered(status))
 
 
+def test_a_success_that_is_no_answer_may_be_one_next_time():
+    assert errors.is_transient(errors.APIError("a login page", status_code=200))
+
+
+@pytest.mark.parametrize(("status", "expected"), [(302, True), (401, True), (404, False)])
+def test_what_a_person_has_to_set_right_is_told_apart(status, expected):
+    assert errors.is_settings_fault(errors.APIError("elsewhere", status_code=status)) is expected
+
+
 def test_a_failure_of_the_transport_is_transient():
     assert errors.is_transient(errors.APITimeoutError("slow"))
 
