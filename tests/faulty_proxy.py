@@ -34,7 +34,13 @@ class FaultyProxy:
         self.decide = decide
         self.processed: Processed = _ignore
         key = platform.credentials.api_key.get_secret_value()
-        self._door = LocalPlatform(platform.directory, api_key=key, faults=self._faults())
+        self._door = LocalPlatform(
+            platform.directory,
+            api_key=key,
+            faults=self._faults(),
+            limits=platform._limits,
+            **vars(platform._modes),
+        )
 
     def _faults(self) -> Faults:
         def decide(arrival: Arrival) -> Fault | None:

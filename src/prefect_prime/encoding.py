@@ -105,7 +105,7 @@ def encode(value: Mapping[Any, Any]) -> bytes:
     try:
         # Inside as many lists as will wrap it later, so that orjson's own limit is ours.
         wrapped = orjson.dumps([[[[_bounded(value)]]]], default=_simpler, option=OPTIONS)
-        return wrapped[_WRAPPING:-_WRAPPING] + b"\n"
+        return b"".join((memoryview(wrapped)[_WRAPPING:-_WRAPPING], b"\n"))
     except TypeError as exc:
         # orjson turns even an interrupt inside an object's method into a TypeError; else
         # the slow way either succeeds or says where and why.

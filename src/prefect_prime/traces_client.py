@@ -37,14 +37,17 @@ class TracesUploads(TracesAPIClient):
             failure = mark_ambiguous(
                 APIError(
                     f"POST /traces: {self.base_url} answered with something that is not JSON. Is"
-                    " this Prime Traces, or the login page of a proxy?"
+                    " this Prime Traces, or the login page of a proxy?",
+                    status_code=200,
                 )
             )
         else:
             if receipt.get("status") == "committed" and "upload_id" in receipt:
                 return receipt
             answer = quoted(repr(receipt), SecretStr(str(self.api_key)))
-            failure = APIError(f"POST /traces: answered without committing the upload: {answer}")
+            failure = APIError(
+                f"POST /traces: answered without committing the upload: {answer}", status_code=200
+            )
         raise failure
 
     def _told(self, error: APIError) -> str:

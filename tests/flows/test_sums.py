@@ -27,7 +27,7 @@ def everything() -> list[tuple[str, Any]]:
     ]
     too_long = {**episodes[0], "id": "x" * 300}
     too_large = episode([{"role": "user", "content": "x" * 40_000}], rewards=0.0, example_id=99)
-    circular: dict[str, Any] = {"traces": []}
+    circular: dict[str, Any] = {"id": "circular", "traces": []}
     circular["info"] = circular
     return [
         *(("log_episodes", each) for each in episodes),

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from prefect_prime.spool.stamping import Stamping
 
 logger = logging.getLogger(__name__)
 
+#: Of a record's sha256: enough to tell as many records as a disk holds.
+_DIGEST_BYTES = 16
 #: Seconds between two tries to take a folder that another process holds.
 _POLL = 0.1
 
@@ -158,9 +160,11 @@ class Spool:
             mapping = records.to_mapping(record)
             kind = records.kind_of(mapping)
             record_id = records.record_id(mapping, kind)
-            stamped = mapping if kind == "sample" else self._stamping.stamp(mapping)
-            line = encoding.encode(stamped)
-            return self._append(kind, record_id, line, stamped)
+            placeholder: bytes | None = b""
+            if kind != "sample":
+                mapping, placeholder = self._stamping.stamp(mapping)
+            line = encoding.encode(mapping)
+            return self._append(kind, record_id, line, mapping, placeholder)
         except RecordRejectedError as error:
             self.set_aside(kind, record_id, str(error), line)
             raise
@@ -180,8 +184,15 @@ class Spool:
                     "the reason why %s %r was set aside is lost: %s", kind, record_id, error
                 )
 
-    def _append(self, kind: Kind, record_id: str, line: bytes, record: Mapping[str, Any]) -> bool:
-        digest = blake2b(self._stamping.without_producer(line), digest_size=16).digest()
+    def _append(
+        self,
+        kind: Kind,
+        record_id: str,
+        line: bytes,
+        record: Mapping[str, Any],
+        placeholder: bytes | None = None,
+    ) -> bool:
+        digest = sha256(self._stamping.without_producer(line, placeholder)).digest()[:_DIGEST_BYTES]
         record = records.outline(record, kind)
         traces = records.trace_ids(record, kind, record_id)
         example = None

@@ -32,20 +32,27 @@ class Stamping:
         self._placeholder = re.compile(self._root + rb"([0-9a-f]{%d})" % _ORIGIN_DIGITS)
         self._latest: tuple[str, int] | None = None
 
-    def stamp(self, mapping: Mapping[str, Any]) -> dict[str, Any]:
-        """An episode or a trace with a placeholder on it and on every member trace."""
+    def stamp(self, mapping: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """An episode or a trace with a placeholder on it and on every member trace; and that
+        placeholder.
+        """
         origin = records.origin_of(mapping)
         latest = self._latest  # another thread may set another one meanwhile
         if latest is None or latest[0] != origin:
             latest = self._latest = (origin, self._ledger.intern_origin(origin))
-        return records.stamp(mapping, self._placeholder_of(latest[1]))
+        placeholder = self._placeholder_of(latest[1])
+        return records.stamp(mapping, placeholder), placeholder.encode()
 
     def _placeholder_of(self, origin: int) -> str:
         return f"{self._root.decode()}{origin:0{_ORIGIN_DIGITS}x}"
 
-    def without_producer(self, line: bytes) -> bytes:
-        """A line as any producer would have it: a retry has another run id of its own."""
-        return self._placeholder.sub(self._root, line)
+    def without_producer(self, line: bytes, placeholder: bytes | None) -> bytes:
+        """A line as any producer would have it: a retry has another run id of its own. It has
+        this placeholder, or, where None is given, any.
+        """
+        if placeholder is None:
+            return self._placeholder.sub(self._root, line)
+        return line.replace(placeholder, self._root) if placeholder else line
 
     def fill_in(self, lines: bytes, evaluation_id: str) -> bytes:
         """Lines as records of an evaluation."""
