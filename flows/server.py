@@ -1,5 +1,6 @@
 """What is kept on the Prefect server: its id, and a flow run's tags."""
 
+import functools
 import uuid
 from datetime import datetime
 from typing import Any
@@ -9,6 +10,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import VariableCreate
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.settings import PREFECT_API_URL
 
 #: The Variable that holds the server's id, made by whoever asks first.
 _SERVER_ID = "prefect_prime_server_id"
@@ -17,6 +19,11 @@ _EVALUATION = "prime-eval:"
 
 def server_id() -> str:
     """The id of this Prefect server: which flow runs an evaluation's owner may ask about."""
+    return _server_id(PREFECT_API_URL.value())
+
+
+@functools.cache
+def _server_id(_url: str | None) -> str:
     with get_client(sync_client=True) as client:
         variable = client.read_variable_by_name(_SERVER_ID)
         if variable is None:

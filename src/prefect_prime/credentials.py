@@ -121,25 +121,5 @@ class Credentials(BaseModel):
         from prime_traces import TracesClient  # noqa: PLC0415 - import time
 
         from prefect_prime.traces_client import TracesUploads  # noqa: PLC0415 - import time
-        from prefect_prime.transport import (  # noqa: PLC0415 - import time
-            POOL_ERRORS,
-            unusable_environment,
-            user_agent,
-        )
 
-        try:
-            uploads = TracesUploads(
-                api_key=self.api_key.get_secret_value(),
-                # "" is final where None would be looked up in the environment.
-                team_id=self.team_id or "",
-                base_url=url,
-                user_agent=user_agent(),
-            )
-        except POOL_ERRORS as exc:
-            # Raised below, outside: the frames behind it hold the key.
-            failure = unusable_environment(exc)
-        else:
-            # A redirect would take the records and the team to an origin nobody named.
-            uploads.client.follow_redirects = False
-            return TracesClient(uploads)
-        raise failure
+        return TracesClient(TracesUploads(self.api_key, self.team_id, url))

@@ -153,6 +153,8 @@ def number(value: Any) -> float | None:
 
     Bools, numpy numbers and ``Decimal`` are numbers. Text is not.
     """
+    if type(value) is float:
+        return value if math.isfinite(value) else None
     try:
         if not isinstance(value, (int, float)):
             value = orjson.loads(orjson.dumps(value, default=natural, option=OPTIONS))

@@ -8,19 +8,33 @@ free of the key: whoever answered need not be Prime Traces.
 
 from typing import Any
 
+import httpx
 from isal import igzip
-from prime_traces.core.client import TracesAPIClient
+from prime_traces.core.client import DEFAULT_TIMEOUT, BaseTracesAPIClient, TracesAPIClient
 from pydantic import SecretStr
 
 from prefect_prime.errors import APIError, detached, mark_ambiguous
-from prefect_prime.transport import quoted
+from prefect_prime.transport import open_pool, quoted, user_agent
 
 #: Of 0 to 3: near the size of zlib's level 1, at four times its speed.
 _LEVEL = 2
 
 
 class TracesUploads(TracesAPIClient):
-    """As ``TracesAPIClient``; every upload is compressed, whatever ``compress`` says."""
+    """As ``TracesAPIClient``, but that it follows no redirect, and compresses every upload,
+    whatever ``compress`` says.
+    """
+
+    def __init__(self, api_key: SecretStr, team_id: str | None, base_url: str) -> None:
+        BaseTracesAPIClient.__init__(
+            self,
+            api_key=api_key.get_secret_value(),
+            # "" is final where None would be looked up in the environment.
+            team_id=team_id or "",
+            base_url=base_url,
+        )
+        headers = httpx.Headers(self._default_headers(user_agent()))
+        self.client = open_pool(headers=headers, timeout=DEFAULT_TIMEOUT)
 
     def upload_batch(self, *args: Any, **options: Any) -> dict[str, Any]:
         """As there, but that a receipt without a commit is an ``APIError`` too, as is a page.

@@ -12,6 +12,8 @@ the key; whatever they quote is short, printable and free of the key.
 """
 
 import logging
+import os
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -45,7 +47,7 @@ _QUOTED_HEAD, _QUOTED_TAIL = 240, 120
 
 API_PREFIX = "/api/v1"
 #: What httpx raises where the environment's proxies or certificates cannot be used.
-POOL_ERRORS = (OSError, ValueError, ImportError)
+_POOL_ERRORS = (OSError, ValueError, ImportError)
 
 
 class Call(NamedTuple):
@@ -80,7 +82,7 @@ class Transport:
         headers["Authorization"] = f"Bearer {api_key.get_secret_value()}"
         if team_id is not None:  # Prime Traces alone takes it so
             headers["X-Prime-Team-ID"] = team_id
-        self._client = _open_pool(
+        self._client = open_pool(
             headers=headers,
             timeout=timeout,
             transport=transport,
@@ -213,21 +215,37 @@ def user_agent() -> str:
     return f"prefect-prime/{own} python/{python} httpx/{httpx.__version__}"
 
 
-def _open_pool(
-    *, headers: httpx.Headers, timeout: httpx.Timeout, transport: httpx.BaseTransport | None
+def open_pool(
+    *,
+    headers: httpx.Headers,
+    timeout: httpx.Timeout,
+    transport: httpx.BaseTransport | None = None,
 ) -> httpx.Client:
+    """A pool that follows no redirect: what is sent would go to an origin that nobody named.
+
+    Raises ``ConfigurationError`` where the environment's certificates or proxies are unusable.
+    """
     failure: Exception
     try:
         return httpx.Client(
-            headers=headers, timeout=timeout, transport=transport, follow_redirects=False
+            headers=headers,
+            timeout=timeout,
+            transport=transport,
+            follow_redirects=False,
+            verify=_certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
         )
-    except POOL_ERRORS as exc:
-        failure = unusable_environment(exc)
+    except _POOL_ERRORS as exc:
+        failure = _unusable_environment(exc)
     raise failure
 
 
-def unusable_environment(exc: Exception) -> ConfigurationError:
-    """Why no connection pool can be opened, for one of ``POOL_ERRORS``."""
+@cache
+def _certificates(_file: str | None, _folder: str | None) -> ssl.SSLContext:
+    """As httpx reads them from these variables; once, because it takes 30 ms."""
+    return httpx.create_ssl_context()
+
+
+def _unusable_environment(exc: Exception) -> ConfigurationError:
     if isinstance(exc, OSError):
         why = exc.strerror or exc
         return ConfigurationError(f"SSL_CERT_FILE or SSL_CERT_DIR cannot be read ({why})")

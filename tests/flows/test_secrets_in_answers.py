@@ -64,8 +64,13 @@ def running(stranger: Stranger) -> Iterator[Stranger]:
     [(200, "not JSON"), (403, "Sign in"), (307, "redirects"), (400, "Sign in")],
 )
 def test_an_answer_of_somebody_else_is_an_error_that_repeats_no_key(
-    own_home: Path, caplog: pytest.LogCaptureFixture, status: int, told: str
+    own_home: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    told: str,
 ) -> None:
+    monkeypatch.setenv("PREFECT_PRIME_DRAIN_TIMEOUT", "2")
     caplog.set_level(logging.DEBUG)
     with ExitStack() as started:
         platform = started.enter_context(LocalPlatform(api_key=KEY))
@@ -81,7 +86,8 @@ def test_an_answer_of_somebody_else_is_an_error_that_repeats_no_key(
 
         result: EvalResult = entrypoint()  # type: ignore[assignment]  # None is an EvalResult
 
-    assert result.losses["traces"]["failed"] == 1
+    # A page in place of a receipt may be gone the next time; the rest is for a person to mend.
+    assert result.losses["traces"] == {"failed": int(status != 200), "pending": int(status == 200)}
     assert result.losses["samples"] == {"failed": 0, "pending": 0}
     assert page.asked
     assert elsewhere.asked == []

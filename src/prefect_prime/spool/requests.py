@@ -132,13 +132,14 @@ def _projected_episode(
     record_id: str, episode: Mapping[str, Any], rollout: int, limit: int
 ) -> _Projected:
     projection = sample_rows(episode, rollout, limit)
-    rows = [encoding.dumps(row) for row in projection.rows]
     if not projection.oversized:
-        return _Projected(record_id, rows)
+        return _Projected(record_id, projection.lines)
     trace, size = max(projection.oversized.items(), key=lambda item: item[1])
     count = len(projection.oversized)
     others = f", as for {count - 1} more of its traces" if count > 1 else ""
-    return _Projected(record_id, rows, _too_large(f"trace {shown(trace)}", size, limit) + others)
+    return _Projected(
+        record_id, projection.lines, _too_large(f"trace {shown(trace)}", size, limit) + others
+    )
 
 
 def _too_large(what: str, size: int, limit: int) -> str:

@@ -30,16 +30,18 @@ class Stamping:
         self._ledger = ledger
         self._root = f"pp{token}".encode()
         self._placeholder = re.compile(self._root + rb"([0-9a-f]{%d})" % _ORIGIN_DIGITS)
-        self._latest: tuple[str, int] | None = None
+        #: The latest producer, as its records have it, and its number.
+        self._latest: tuple[bytes | None, int] = (None, 0)
 
     def stamp(self, mapping: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
         """An episode or a trace with a placeholder on it and on every member trace; and that
         placeholder.
         """
-        origin = records.origin_of(mapping)
+        producer = _producer(mapping)
         latest = self._latest  # another thread may set another one meanwhile
-        if latest is None or latest[0] != origin:
-            latest = self._latest = (origin, self._ledger.intern_origin(origin))
+        if producer is None or latest[0] != producer:
+            number = self._ledger.intern_origin(records.origin_of(mapping))
+            latest = self._latest = (producer, number)
         placeholder = self._placeholder_of(latest[1])
         return records.stamp(mapping, placeholder), placeholder.encode()
 
@@ -71,3 +73,14 @@ class Stamping:
         if found is None:
             raise ValueError("a line that is not of this spool")
         return records.restore(record, self._ledger.origin(int(found[1], 16)))
+
+
+def _producer(mapping: Mapping[str, Any]) -> bytes | None:
+    """The run blocks of a record as they are, the same bytes for the next of the same producer;
+    None where that takes a closer look.
+    """
+    try:
+        members = [member.get("run", 0) for member in mapping.get("traces", ())]
+        return orjson.dumps((mapping.get("run", 0), members))
+    except (TypeError, AttributeError):  # what is no JSON, or no mapping
+        return None
