@@ -197,6 +197,7 @@ def begin(fn: Any) -> Attempt:
             plan = hosted.claim(plan)
             sweep_in_background(settings, usable, folder)
         session.begin(context.flow_run, plan, log)
+        session.watch(may_rename=flow.flow_run_name is None)
         return Attempt(session, deadline, plain=retried)
     attempt = context.flow_run.run_count or 1
     return Attempt(Untracked(plan, log, attempt), deadline, plain=attempt > 1)

@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -43,11 +44,11 @@ def test_every_value_is_in_one_bar_whatever_the_range(values):
     bars = of(values).bars()
 
     assert sum(bar.count for bar in bars) == len(values)
-    assert all(before.high <= after.low for before, after in zip(bars, bars[1:], strict=False))
+    assert all(before.high <= after.low for before, after in pairwise(bars))
 
 
 def test_memory_does_not_grow_with_the_number_of_values():
-    chance = random.Random(3)
+    chance = random.Random(3)  # noqa: S311 - no secret
 
     state = of(chance.gauss(0, 10) for _ in range(20_000)).state()
 
