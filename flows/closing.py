@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect_prime.endings import Ending
 from prefect_prime.failures import Failure
-from prefect_prime.flows.markdown import shorten
+from prefect_prime.flows.markdown import cell
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.histogram import Bar
 from prefect_prime.spool import Sink, Spool, Tally
@@ -116,13 +116,13 @@ def _uploads(spool: Spool) -> list[Row]:
     rejections = spool.ledger.rejections(_ROWS)
     rows: list[Row] = [
         {
-            "segment": "-",
-            "sink": "-",
+            "segment": "",
+            "sink": "",
             "state": "rejected",
             "records": 1,
             "not stored": 1,
-            "bytes": "-",
-            "detail": shorten(f"{kind} {record or ''}: {reason}"),
+            "bytes": "",
+            "detail": cell(f"{kind} {record or ''}: {reason}"),
         }
         for kind, record, reason in rejections
     ]
@@ -135,7 +135,7 @@ def _uploads(spool: Spool) -> list[Row]:
                 "records": records,
                 "not stored": lost,
                 "bytes": size,
-                "detail": shorten(detail or ""),
+                "detail": cell(detail or ""),
             }
         )
     if len(rows) > _ROWS:

@@ -20,6 +20,13 @@ def text(value: object, longest: int = _LONGEST) -> str:
     return _SPECIAL.sub(r"\\\g<0>", shorten(value, longest))
 
 
+def cell(value: object) -> str:
+    """A value for a table artifact: one UI takes its cells for Markdown, the other shows them as
+    they are, so no more is escaped than would do harm.
+    """
+    return re.sub(r"[\\`<\[!*]", r"\\\g<0>", shorten(value))
+
+
 def code(value: object, longest: int = _LONGEST) -> str:
     """A value in a code span on one line, inside or outside a table."""
     inner = shorten(value, longest).replace("|", "\\|")

@@ -5,6 +5,7 @@ a finished section.
 """
 
 import json
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
@@ -27,11 +28,15 @@ _MARKS = {"Completed": "✓", "Failed": "✗", "Crashed": "✗", "Cancelled": "�
 #: Characters at most: of a reason, of a config.
 _REASON = 4096
 _CONFIG = 20_000
+#: Characters of a line of the reason.
+_LINE = 84
 #: Metrics that get a row; a verifier with hundreds of scores has them on the platform.
 _METRICS = 60
 #: Cells of a histogram's longest bar.
 _WIDE = 40
 _METRIC_NAME = 60
+#: Characters of an error's example; the sample itself is on the platform.
+_EXAMPLE = 200
 _NAME = 120
 
 
@@ -64,7 +69,7 @@ def _head(closing: Closing) -> Iterator[str]:
     mark = _MARKS.get(closing.title, "…")
     yield f"# {mark} {closing.title}: {text(closing.plan.spec.name, _NAME)}"
     if closing.reason:
-        yield block(closing.reason[:_REASON])
+        yield block(_wrapped(closing.reason[:_REASON]))
     facts = [f"**{plural(closing.episodes, 'episode')}**"]
     reward = closing.metrics.get("avg_reward")
     if closing.episodes and _is_number(reward):
@@ -81,6 +86,12 @@ def _head(closing: Closing) -> Iterator[str]:
         yield f"**{link('Open the evaluation', evaluation.url)}**"
     if closing.losses:
         yield f"**Not everything arrived:** {text('; '.join(closing.losses))}."
+
+
+def _wrapped(reason: str) -> str:
+    """Both UIs wrap no code, and what stands at the end of a line may be what matters."""
+    lines = [textwrap.wrap(line, _LINE, replace_whitespace=False) for line in reason.splitlines()]
+    return "\n".join(part for wrapped in lines for part in wrapped or [""])
 
 
 def _metrics(metrics: Mapping[str, Any]) -> Iterator[str]:
@@ -137,16 +148,12 @@ def _errors(closing: Closing) -> Iterator[str]:
     if not closing.failures:
         return
     yield "## Errors"
-    rows = [
-        [
-            code(each.type),
-            f"{each.count:,}",
-            code(each.message),
-            code(each.record, 40),
-        ]
+    # No table: one of the UIs wraps no cell.
+    yield "\n".join(
+        f"- **{each.count:,} ×** {code(each.type, 80)} {text(each.message, _EXAMPLE)}"
+        f" (in {code(each.record or '?', 40)})"
         for each in closing.failures
-    ]
-    yield table(["type", "count", "one of them", "in"], rows, "lr")
+    )
 
 
 def _sinks(closing: Closing) -> Iterator[str]:

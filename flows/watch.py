@@ -89,8 +89,8 @@ class Watch:
                 if not self._over.is_set():
                     terminal = Terminal(name_for(self._session.plan))
                     self._watch(terminal)
-                if self._closing is not None:
-                    self._ask(self._show_end)
+                if (closing := self._closing) is not None:
+                    self._ask(lambda client: self._show_end(client, closing))
         except Exception as error:  # noqa: BLE001 - nothing here is worth an eval
             self._session.log.debug("The eval is not shown any more: %r", error)
         finally:
@@ -103,14 +103,18 @@ class Watch:
         updated, told = 0.0, time.monotonic()
         while True:
             now = time.monotonic()
-            progress = Progress.of(self._session, self._pace)
-            terminal.show(progress)
-            if now - updated >= _UPDATE:
-                updated = now
-                self._ask(lambda client: self._show(client, progress))  # noqa: B023 - called at once
-            if now - told >= _TELL:
-                told = now
-                self._session.log.info("%s", progress.line())
+            try:
+                progress = Progress.of(self._session, self._pace)
+                terminal.show(progress)
+                if now - told >= _TELL:
+                    told = now
+                    self._session.log.info("%s", progress.line())
+            except Exception as error:  # noqa: BLE001 - a ledger that is busy, say: the next look may do
+                self._session.log.debug("There is no seeing how far the eval is: %r", error)
+            else:
+                if now - updated >= _UPDATE:
+                    updated = now
+                    self._ask(lambda client: self._show(client, progress))  # noqa: B023 - called at once
             if self._over.wait(_DRAW if terminal.is_live else _UPDATE):
                 return
 
@@ -144,10 +148,7 @@ class Watch:
 
     # -- the end -------------------------------------------------------------------------
 
-    def _show_end(self, client: SyncPrefectClient) -> None:
-        closing = self._closing
-        if closing is None:
-            return
+    def _show_end(self, client: SyncPrefectClient, closing: Closing) -> None:
         if self._rename is not None:
             client.update_flow_run(self._session.flow_run.id, name=self._rename)
         key = _key(closing)
