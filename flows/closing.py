@@ -24,11 +24,14 @@ Row = dict[str, str | int]
 
 @dataclass(frozen=True)
 class Closing:
-    """``status`` is the evaluation's; None where it was left open, for a ``reason``."""
+    """``status`` is the evaluation's; None where it was left open, and the ``note`` says why.
+    ``reason`` is why the flow run did not complete.
+    """
 
     ending: Ending
     status: str | None
     reason: str | None
+    note: str | None
     plan: EvalPlan
     evaluation: OpenedEvaluation | None
     predecessor: str | None
@@ -48,12 +51,13 @@ class Closing:
     def of(
         cls, session: "Session", ending: Ending, status: str | None, note: str | None
     ) -> "Closing":
-        """What a session knows. ``note`` says why it was left open."""
+        """What a session knows."""
         began = session.flow_run.start_time
         return cls(
             ending=ending,
             status=status,
-            reason=note if status is None else ending.message,
+            reason=ending.message,
+            note=note,
             plan=session.plan,
             evaluation=session.evaluation,
             predecessor=session.facts.predecessor,
@@ -73,13 +77,14 @@ class Closing:
     @property
     def title(self) -> str:
         """The outcome in a word or two."""
+        status = self.status or self.ending.status
+        if status == "CANCELLED":
+            return "Cancelled"
+        if status == "FAILED":
+            return "Crashed" if self.ending.crashed else "Failed"
         if self.status is None:
             return "Offline" if self.evaluation is None else "Left open"
-        if self.status in {"COMPLETED", "PROCESSING"}:
-            return "Completed"
-        if self.status == "CANCELLED":
-            return "Cancelled"
-        return "Crashed" if self.ending.crashed else "Failed"
+        return "Completed"
 
     @property
     def losses(self) -> list[str]:
@@ -97,7 +102,7 @@ class Closing:
         """What an event carries."""
         return {
             "status": self.status,
-            "reason": self.reason,
+            "reason": self.reason or self.note,
             "url": None if self.evaluation is None else self.evaluation.url,
             "attempt": self.attempt,
             "episodes": self.episodes,

@@ -222,14 +222,17 @@ class Session(Recording):
         ending = self.facts.want(ending)
         status, note = None, None
         if self.evaluation is None:
-            note = f"no evaluation is open; the eval's records stay in {self.place}"
+            note = f"There is no evaluation; what was logged stays in {self.place}."
             if self.records:
                 self.log.warning("The eval's records stay in %s.", self.place)
         elif self.plan.evaluation_id and not (self.plan.hosted and ending.status == "COMPLETED"):
-            note = "it is left to whoever opened it"
+            note = "The evaluation is left to whoever opened it."
             self.log.info("Evaluation %s is left to whoever opened it.", self.evaluation.name)
         elif ending.status == "COMPLETED" and not sent:
-            note = f"not everything has arrived; the rest is in {self.place}, for reconcile to send"
+            note = (
+                "The evaluation stays open: not everything has arrived. The rest is in"
+                f" {self.place}, for reconcile to send."
+            )
             self.log.warning(
                 "Evaluation %s stays open: not everything has arrived, the rest is in %s.",
                 self.evaluation.name,
@@ -239,7 +242,7 @@ class Session(Recording):
             try:
                 status = self._close(ending, self.evaluation)
             except Exception as error:
-                what = f"it could not be closed as {ending.status}: {type(error).__name__}: {error}"
+                what = f"The evaluation could not be closed: {type(error).__name__}: {error}"
                 self._show_end(ending, None, what)
                 raise
         if self.result is not None and status is not None:

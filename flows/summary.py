@@ -58,8 +58,8 @@ def description(closing: Closing) -> str:
     reward = closing.metrics.get("avg_reward")
     if closing.episodes and _is_number(reward):
         parts.append(f"mean reward {figure(reward)}")
-    if closing.reason:
-        parts.append(text(closing.reason, 160))
+    if told := closing.reason or closing.note:
+        parts.append(text(told, 160))
     elif closing.losses:
         parts.append(text(", ".join(closing.losses)))
     return " · ".join(parts)
@@ -70,6 +70,8 @@ def _head(closing: Closing) -> Iterator[str]:
     yield f"# {mark} {closing.title}: {text(closing.plan.spec.name, _NAME)}"
     if closing.reason:
         yield block(_wrapped(closing.reason[:_REASON]))
+    if closing.note:
+        yield f"**{text(closing.note)}**"
     facts = [f"**{plural(closing.episodes, 'episode')}**"]
     reward = closing.metrics.get("avg_reward")
     if closing.episodes and _is_number(reward):
@@ -150,7 +152,7 @@ def _errors(closing: Closing) -> Iterator[str]:
     yield "## Errors"
     # No table: one of the UIs wraps no cell.
     yield "\n".join(
-        f"- **{each.count:,} ×** {code(each.type, 80)} {text(each.message, _EXAMPLE)}"
+        f"- **{each.count:,}** {code(each.type, 80)} {text(each.message, _EXAMPLE)}"
         f" (in {code(each.record or '?', 40)})"
         for each in closing.failures
     )

@@ -258,6 +258,31 @@ def test_a_retry_goes_on_with_the_same_artifacts(tracked: Any) -> None:
     assert "attempt 2" in text(shown["summary"])
 
 
+def test_an_eval_that_could_not_begin_says_why(tracked: Any) -> None:
+    @tracked(environments=["org/unknown"])
+    def entrypoint() -> None: ...
+
+    summary = text(of(entrypoint(return_state=True))["summary"])
+
+    assert summary.splitlines()[0].endswith("Failed: unknown-m-1")
+    assert "is not on the hub" in summary
+    assert "There is no evaluation" in summary
+
+
+def test_offline_it_is_shown_all_the_same(tracked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIME_RUNS_MODE", "offline")
+
+    @tracked()
+    def entrypoint() -> None:
+        log(2)
+
+    shown = of(entrypoint(return_state=True))
+
+    assert text(shown["summary"]).splitlines()[0].endswith("Offline: toy-m-1")
+    assert "prime-evaluation" not in shown
+    assert "2 episodes" in (shown["prime-progress"].description or "")
+
+
 def test_no_thread_of_it_is_left_after_the_end(tracked: Any) -> None:
     @tracked()
     def entrypoint() -> None:
@@ -284,7 +309,7 @@ def test_the_platform_key_is_in_no_artifact(platform: LocalPlatform, tracked: An
 def test_a_summary_is_named_for_its_environment_and_model(tracked: Any) -> None:
     unique = uuid4().hex[:6]
 
-    @tracked(environments=[f"Org/Env_{unique}"])
+    @tracked(environments=[f"Env_{unique}"])
     def entrypoint() -> None:
         log(1)
 

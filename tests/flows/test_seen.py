@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("prefect_server")
 @pytest.fixture
 def tracked(platform: LocalPlatform) -> Any:
     def decorate(**options: Any) -> Any:
-        given = {"environments": ["org/toy"], "model": "m-1", "credentials": platform.credentials}
+        given = {"environments": ["toy"], "model": "m-1", "credentials": platform.credentials}
 
         @eval_flow(**{**given, **options})
         def entrypoint() -> None:
@@ -139,7 +139,7 @@ def test_opening_and_closing_are_events_with_metrics(
 ) -> None:
     known: list[tuple[str, str]] = []
 
-    @eval_flow(environments=["org/toy"], model="m-1", credentials=platform.credentials)
+    @eval_flow(environments=["toy"], model="m-1", credentials=platform.credentials)
     def entrypoint() -> None:
         known.append((current_run().id or "", flow_run.id))
         current_run().log_episodes([episode(rewards=0.5)])

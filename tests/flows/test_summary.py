@@ -27,6 +27,7 @@ CLOSING = Closing(
     ending=Ending("COMPLETED"),
     status="COMPLETED",
     reason=None,
+    note=None,
     plan=EvalPlan(spec=SPEC, credentials=None),
     evaluation=OpenedEvaluation("e1", "gsm8k-m", "https://example.org/e1"),
     predecessor=None,
