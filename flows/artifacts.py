@@ -4,18 +4,21 @@ Which ones there are is kept by whoever gives ``known``: a hook in another proce
 ``reconcile``, updates what the eval's own process made.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from uuid import UUID
 
+from httpx import HTTPStatusError
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
-from prefect.exceptions import ObjectNotFound
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.context import SyncClientContext
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 #: Seconds that one request may take. Nothing waits for these but the last ones.
 _REQUEST = 5.0
+_NOT_FOUND = 404
 
 
 def impatient() -> AbstractContextManager[object]:
@@ -26,9 +29,21 @@ def impatient() -> AbstractContextManager[object]:
     return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0})
 
 
-def connect() -> SyncPrefectClient:
-    """A client of our own: the flow run's is in use by the flow run, and patient."""
-    return get_client(httpx_settings={"timeout": _REQUEST}, sync_client=True)
+@contextmanager
+def connected(*, shared: bool) -> Iterator[SyncPrefectClient]:
+    """A client: with ``shared`` the flow run's own if there is one here, which costs nothing;
+    else one of our own, which is quick to give up.
+    """
+    context = SyncClientContext.get() if shared else None
+    if context is not None:
+        yield context.client
+        return
+    options: dict[str, Any] = {"timeout": _REQUEST}
+    if (PREFECT_API_URL.value() or "").startswith("http://"):
+        # Reading the certificates of every authority takes longer than all requests.
+        options["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    with get_client(httpx_settings=options, sync_client=True) as client:
+        yield client
 
 
 class Artifacts:
@@ -45,6 +60,7 @@ class Artifacts:
         self._flow_run_id = flow_run_id
         self._known = dict(known)
         self._remember = remember
+        self._shown: dict[str, tuple[Any, str]] = {}
 
     def put(
         self,
@@ -56,14 +72,26 @@ class Artifacts:
         *,
         key: str | None = None,
     ) -> None:
-        """Show ``data`` under a name. Raises what the client raises."""
+        """Show ``data`` under a name, unless it is shown. Raises what the client raises."""
+        if self._shown.get(name) == (data, description):
+            return
         if (known := self._known.get(name)) is not None:
             change = ArtifactUpdate(data=data, description=description)
             try:
-                client.update_artifact(UUID(known), change)
-            except ObjectNotFound:  # a person deleted it
-                del self._known[name]
+                # Not by `update_artifact`: it emits an event each time, and every few seconds
+                # for hours those would be all that the event feed holds.
+                client.request(
+                    "PATCH",
+                    "/artifacts/{id}",
+                    path_params={"id": known},
+                    json=change.model_dump(mode="json", exclude_unset=True),
+                )
+            except HTTPStatusError as error:
+                if error.response.status_code != _NOT_FOUND:
+                    raise
+                del self._known[name]  # a person deleted it
             else:
+                self._shown[name] = data, description
                 return
         made = client.create_artifact(
             ArtifactCreate(
@@ -74,5 +102,5 @@ class Artifacts:
                 flow_run_id=self._flow_run_id,
             )
         )
-        self._known[name] = str(made.id)
+        self._known[name], self._shown[name] = str(made.id), (data, description)
         self._remember(dict(self._known))

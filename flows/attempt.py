@@ -21,6 +21,7 @@ from prefect.states import Completed
 from prefect_prime.errors import RecordRejectedError
 from prefect_prime.flows import hosted, sessions
 from prefect_prime.flows.credentials import load_credentials
+from prefect_prime.flows.naming import name_flow_run
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import losses
 from prefect_prime.flows.result import EvalResult
@@ -196,8 +197,10 @@ def begin(fn: Any) -> Attempt:
         if not retried:
             plan = hosted.claim(plan)
             sweep_in_background(settings, usable, folder)
+        if flow.flow_run_name is None:
+            name_flow_run(context.flow_run, plan)
         session.begin(context.flow_run, plan, log)
-        session.watch(may_rename=flow.flow_run_name is None)
+        session.watch()
         return Attempt(session, deadline, plain=retried)
     attempt = context.flow_run.run_count or 1
     return Attempt(Untracked(plan, log, attempt), deadline, plain=attempt > 1)

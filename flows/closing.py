@@ -71,7 +71,7 @@ class Closing:
             rejected=session.rejected,
             dropped=session.dropped,
             torn=session.spool.torn,
-            uploads=_uploads(session.spool),
+            uploads=uploads(session.spool),
         )
 
     @property
@@ -116,7 +116,7 @@ class Closing:
         }
 
 
-def _uploads(spool: Spool) -> list[Row]:
+def uploads(spool: Spool) -> list[Row]:
     """A row per segment and sink, and per rejected record: what is in trouble first."""
     rejections = spool.ledger.rejections(_ROWS)
     rows: list[Row] = [

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from prefect.client.schemas.objects import FlowRun
+
 from prefect_prime.flows.markdown import shorten
 from prefect_prime.flows.options import EvalPlan
 
@@ -21,6 +23,12 @@ def name_for(plan: EvalPlan) -> str:
     parts = [ref.dataset or ref.id or "" for ref in plan.spec.environments]
     named = " + ".join(part for part in parts if part) or plan.spec.name
     return shorten(" · ".join(part for part in (named, plan.spec.model) if part), _LONGEST)
+
+
+def name_flow_run(flow_run: FlowRun, plan: EvalPlan) -> None:
+    """Name a flow run here, if nobody did; the server is told with its next update."""
+    if was_made_up(flow_run.name):
+        flow_run.name = name_for(plan)
 
 
 def was_made_up(name: str) -> bool:

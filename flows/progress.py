@@ -90,7 +90,7 @@ class Progress:
         of = f" of {self.expected:,}" if self.expected else ""
         parts = [f"{self.episodes:,}{of} episode{'' if self.episodes == 1 and not of else 's'}"]
         if self.rate:
-            parts.append(f"{figure(self.rate)}/s")
+            parts.append(f"{self.rate:,.3g}/s")
         if self.left is not None:
             parts.append(f"{duration(self.left)} left")
         if self.reward is not None:
@@ -109,7 +109,7 @@ class Progress:
             if since is not None:
                 clock = time.strftime("%H:%M:%S", time.gmtime(since))
                 lines.append(
-                    f"{sink}: takes no uploads since {clock} UTC ({duration(time.time() - since)}),"
+                    f"{sink}: out since {clock} UTC ({duration(time.time() - since)}),"
                     f" {plural(behind, 'record')} behind"
                 )
             elif behind:
@@ -121,11 +121,15 @@ class Progress:
         return " · ".join([*self.parts(), *self.uploads()])
 
     def description(self) -> str:
-        """All of it as Markdown, for the progress artifact."""
-        paragraphs = [text(" · ".join(self.parts()))]
-        paragraphs += [f"- {text(line)}" for line in self.uploads() or ["uploads: nothing behind"]]
+        """All of it as Markdown, for the progress artifact; in short lines, because the cards of
+        a flow run's artifacts cut long ones.
+        """
+        lines = [*self.parts(), *(part for line in self.uploads() for part in line.split(", "))]
         if not self.online:
-            paragraphs[1:] = ["- offline: the records wait on disk"]
+            lines.append("offline: the records wait on disk")
+        elif not self.uploads():
+            lines.append("uploads: nothing behind")
+        listed = [text(line) for line in lines]
         if not self.expected:
-            paragraphs.append("- the bar shows how much has arrived: `expected=` is not set")
-        return paragraphs[0] + "\n\n" + "\n".join(paragraphs[1:])
+            listed.append("bar: share that arrived, for want of `expected=`")
+        return "\n".join(f"- {line}" for line in listed)

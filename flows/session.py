@@ -179,11 +179,11 @@ class Session(Recording):
         if self.uploader is not None:
             self.uploader.start()
 
-    def watch(self, *, may_rename: bool) -> None:
+    def watch(self) -> None:
         """Show people from now on how the eval gets on."""
         if self._watch is None:
             self._watch = Watch(self)
-        self._watch.start(may_rename=may_rename)
+        self._watch.start()
 
     def _provenance(self) -> dict[str, str]:
         values = {
@@ -210,7 +210,10 @@ class Session(Recording):
         ):
             time.sleep(_GUEST_POLL)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        return self.flush(left) and not guests
+        flushed = self.flush(left)
+        if self._watch is not None:
+            self._watch.settle()
+        return flushed and not guests
 
     def end(self, ending: Ending, *, sent: bool, keep: bool = False) -> str | None:
         """Close the evaluation as decided first, and give everything back; its status.

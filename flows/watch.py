@@ -9,7 +9,8 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
@@ -17,17 +18,19 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from prefect_prime.endings import Ending
 from prefect_prime.flows import events, summary
-from prefect_prime.flows.artifacts import Artifacts, connect, impatient
-from prefect_prime.flows.closing import Closing
+from prefect_prime.flows.artifacts import Artifacts, connected, impatient
+from prefect_prime.flows.closing import Closing, Row, uploads
 from prefect_prime.flows.markdown import code, link
-from prefect_prime.flows.naming import name_for, was_made_up
+from prefect_prime.flows.naming import name_for
 from prefect_prime.flows.progress import Pace, Progress
+from prefect_prime.flows.server import rename_flow_run
 from prefect_prime.flows.terminal import Terminal
 
 if TYPE_CHECKING:
     from prefect_prime.flows.session import Session
 
-#: Seconds between two updates: of the progress artifact, of the log, of the live line.
+#: Seconds between two updates: of the progress artifact, of the log, of the live line. The first
+#: progress is shown as soon as the first line: an eval that is over by then needs none.
 _UPDATE = 5.0
 _TELL = 60.0
 _DRAW = 1.0
@@ -44,31 +47,41 @@ class Watch:
             session.flow_run.id, session.facts.artifacts, session.facts.show
         )
         self._pace = Pace()
-        self._over = threading.Event()
+        self._wake = threading.Event()
+        self._settled = False
+        self._over = False
         self._closing: Closing | None = None
         self._thread: threading.Thread | None = None
-        self._rename: str | None = None
+        self._named = False
         self._linked: str | None = None
+        #: What the progress artifact says at the end, once it does.
+        self._percent_shown: float | None = None
+        self._server: ExitStack | None = None
         self._client: SyncPrefectClient | None = None
+        #: Whether the flow run's own client will do; not after a failure, for it may be closed.
+        self._shared = True
 
     # -- for the session -----------------------------------------------------------------
 
-    def start(self, *, may_rename: bool) -> None:
-        """Begin to show the eval; again at each attempt. ``may_rename``: its flow has no
-        ``flow_run_name`` of its own.
-        """
-        flow_run = self._session.flow_run
-        if may_rename and flow_run.name and was_made_up(flow_run.name):
-            self._rename = flow_run.name = name_for(self._session.plan)
+    def start(self) -> None:
+        """Begin to show the eval; again at each attempt."""
         if self._thread is None:
             self._begin()
+
+    def settle(self) -> None:
+        """Everything that can be sent has been: what will not change any more can be shown while
+        the evaluation is being closed.
+        """
+        self._settled = True
+        self._wake.set()
 
     def finish(self, closing: Closing | None) -> None:
         """Show what came out, if anything did, and be done; waits for a few seconds at most."""
         self._closing = closing
         if self._thread is None and closing is not None:
             self._begin()
-        self._over.set()
+        self._over = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(_LAST)
 
@@ -86,7 +99,7 @@ class Watch:
         terminal = None
         try:
             with impatient():
-                if not self._over.is_set():
+                if not self._over:
                     terminal = Terminal(name_for(self._session.plan))
                     self._watch(terminal)
                 if (closing := self._closing) is not None:
@@ -96,12 +109,15 @@ class Watch:
         finally:
             if terminal is not None:
                 terminal.close()
-            if self._client is not None:
-                self._client.__exit__(None, None, None)
+            self._disconnect()
 
     def _watch(self, terminal: Terminal) -> None:
-        updated, told = 0.0, time.monotonic()
-        while True:
+        self._ask(self._show_beginning)
+        told = time.monotonic()
+        updated = -_UPDATE
+        pause = _DRAW
+        while not self._is_over_after(pause):
+            pause = _DRAW if terminal.is_live else _UPDATE
             now = time.monotonic()
             try:
                 progress = Progress.of(self._session, self._pace)
@@ -112,29 +128,53 @@ class Watch:
             except Exception as error:  # noqa: BLE001 - a ledger that is busy, say: the next look may do
                 self._session.log.debug("There is no seeing how far the eval is: %r", error)
             else:
-                if now - updated >= _UPDATE:
+                if self._settled or now - updated >= _UPDATE:
                     updated = now
                     self._ask(lambda client: self._show(client, progress))  # noqa: B023 - called at once
-            if self._over.wait(_DRAW if terminal.is_live else _UPDATE):
-                return
+
+    def _is_over_after(self, pause: float) -> bool:
+        self._wake.wait(pause)
+        self._wake.clear()
+        return self._over
 
     def _ask(self, show: Callable[[SyncPrefectClient], None]) -> None:
         """Do something with the Prefect server, if it answers."""
         try:
             if self._client is None:
-                self._client = connect().__enter__()
+                self._server = ExitStack()
+                self._client = self._server.enter_context(connected(shared=self._shared))
             show(self._client)
         except Exception as error:  # noqa: BLE001 - the next update may get through
             self._session.log.debug("The Prefect server did not take what is shown: %r", error)
+            self._shared = False
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._client, server, self._server = None, self._server, None
+        if server is not None:
+            server.close()
+
+    def _show_beginning(self, client: SyncPrefectClient) -> None:
+        if not self._named:
+            opened = self._session.evaluation is not None and not self._session.plan.evaluation_id
+            if not opened:  # else that told the server
+                rename_flow_run(self._session.flow_run, client)
+            self._named = True
+        self._show_link(client)
 
     def _show(self, client: SyncPrefectClient, progress: Progress) -> None:
-        if self._rename is not None:
-            client.update_flow_run(self._session.flow_run.id, name=self._rename)
-            self._rename = None
-        self._show_link(client)
+        self._show_beginning(client)
+        self._percent_shown = progress.percent if self._settled else None
         self._artifacts.put(
             client, "prime-progress", "progress", progress.percent, progress.description()
         )
+        if self._settled:
+            self._settled = False  # unless it is said again: a retry may follow
+            self._show_uploads(client, uploads(self._session.spool))
+
+    def _show_uploads(self, client: SyncPrefectClient, rows: Sequence[Row]) -> None:
+        table = json.dumps(list(rows) or [{"note": "nothing was logged"}])  # as Prefect's own are
+        self._artifacts.put(client, "prime-uploads", "table", table, "Uploads by segment and sink")
 
     def _show_link(self, client: SyncPrefectClient) -> None:
         evaluation = self._session.evaluation
@@ -149,17 +189,14 @@ class Watch:
     # -- the end -------------------------------------------------------------------------
 
     def _show_end(self, client: SyncPrefectClient, closing: Closing) -> None:
-        if self._rename is not None:
-            client.update_flow_run(self._session.flow_run.id, name=self._rename)
-        key = _key(closing)
-        put, about = self._artifacts.put, summary.description(closing)
-        self._show_link(client)
-        put(client, "prime-summary", "markdown", summary.markdown(closing), about, key=key)
-        rows = closing.uploads or [{"note": "nothing was logged"}]
-        table = json.dumps(list(rows))  # as Prefect's own table artifacts hold it
-        put(client, "prime-uploads", "table", table, "Uploads by segment and sink")
+        self._show_beginning(client)
+        text, about = summary.markdown(closing), summary.description(closing)
+        put = self._artifacts.put
+        put(client, "prime-summary", "markdown", text, about, key=_key(closing))
+        self._show_uploads(client, closing.uploads)
         done = 100.0 if closing.title == "Completed" else self._percent(closing)
-        put(client, "prime-progress", "progress", done, about)
+        if done != self._percent_shown or closing.title != "Completed":
+            put(client, "prime-progress", "progress", done, about)
 
     def _percent(self, closing: Closing) -> float:
         expected = closing.plan.expected

@@ -3,7 +3,7 @@
 import json
 import logging
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -20,7 +20,7 @@ from support import wait_until
 
 from prefect_prime.errors import UploadFailedError
 from prefect_prime.flows import current_run, eval_flow, sessions
-from prefect_prime.flows.artifacts import connect
+from prefect_prime.flows.artifacts import connected
 from prefect_prime.local import LocalPlatform
 from prefect_prime.records import episode
 
@@ -65,6 +65,7 @@ def test_from_the_first_second_there_is_a_link_and_progress_that_moves(
     tracked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("prefect_prime.flows.watch._UPDATE", 0.05)
+    monkeypatch.setattr("prefect_prime.flows.watch._DRAW", 0.05)
     seen: list[float] = []
 
     @tracked(expected="{n}")
@@ -170,9 +171,13 @@ def _flow_run(state: Any) -> Any:
 
 
 def test_an_outage_shows_in_the_progress_while_it_lasts(
-    platform: LocalPlatform, tracked: Any, monkeypatch: pytest.MonkeyPatch
+    platform: LocalPlatform,
+    tracked: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("prefect_prime.flows.watch._UPDATE", 0.05)
+    monkeypatch.setattr("prefect_prime.flows.watch._DRAW", 0.05)
     monkeypatch.setattr("prefect_prime.flows.lanes._FIRST_PAUSE", 0.2)
     away = True
 
@@ -190,13 +195,16 @@ def test_an_outage_shows_in_the_progress_while_it_lasts(
             nonlocal away
             log(2)
             current_run().flush(0)
-            wait_until(lambda: described("samples: takes no uploads since"))
+            wait_until(lambda: described("samples: out since"))
             assert described("2 records behind")
             away = False
             current_run().flush(30)
             wait_until(lambda: described("nothing behind"))
 
         assert entrypoint(return_state=True).is_completed()
+
+    said = [record for record in caplog.records if record.levelno > logging.INFO]
+    assert [record.name for record in said] == ["prefect.flow_runs"]  # once, with no traceback
 
 
 @pytest.mark.parametrize("kind", ["away", "hanging"])
@@ -207,13 +215,17 @@ def test_a_prefect_server_that_does_not_answer_does_no_harm(
     let_go = threading.Event()
     monkeypatch.setattr("prefect_prime.flows.watch._LAST", 0.1 if kind == "hanging" else 30.0)
 
-    def elsewhere() -> Any:
+    @contextmanager
+    def elsewhere(*, shared: bool) -> Any:  # noqa: ARG001 - the signature of the real one
         if kind == "hanging":
             let_go.wait()
-        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-            return connect()
+        with (
+            temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}),
+            connected(shared=False) as client,
+        ):
+            yield client
 
-    monkeypatch.setattr("prefect_prime.flows.watch.connect", elsewhere)
+    monkeypatch.setattr("prefect_prime.flows.watch.connected", elsewhere)
 
     @tracked()
     def entrypoint() -> None:
@@ -281,6 +293,21 @@ def test_offline_it_is_shown_all_the_same(tracked: Any, monkeypatch: pytest.Monk
     assert text(shown["summary"]).splitlines()[0].endswith("Offline: toy-m-1")
     assert "prime-evaluation" not in shown
     assert "2 episodes" in (shown["prime-progress"].description or "")
+
+
+def test_what_a_person_deleted_is_made_again(tracked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prefect_prime.flows.watch._DRAW", 0.05)
+
+    @tracked()
+    def entrypoint() -> None:
+        log(1)
+        shown = wait_until(lambda: artifacts(flow_run.id).get("prime-progress"))
+        with get_client(sync_client=True) as client:
+            client.delete_artifact(shown.id)
+
+    shown = of(entrypoint(return_state=True))
+
+    assert shown["prime-progress"].data == 100.0
 
 
 def test_no_thread_of_it_is_left_after_the_end(tracked: Any) -> None:

@@ -115,6 +115,7 @@ def test_now_and_then_a_line_says_how_far_it_is(
 ) -> None:
     monkeypatch.setattr("prefect_prime.flows.watch._TELL", 0.0)
     monkeypatch.setattr("prefect_prime.flows.watch._UPDATE", 0.05)
+    monkeypatch.setattr("prefect_prime.flows.watch._DRAW", 0.05)
 
     @eval_flow(environments=["toy"], credentials=platform.credentials, expected=4)
     def entrypoint() -> None:
