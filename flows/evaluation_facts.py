@@ -117,8 +117,8 @@ class EvaluationFacts:
     @property
     def artifacts(self) -> dict[str, str]:
         """The ids of what shows this generation's evaluation on the Prefect server, by name."""
-        shown: dict[str, str] = self._ledger.fact("artifacts", {})
-        return shown
+        shown: dict[str, str] | None = self._ledger.fact("artifacts")
+        return shown or {}
 
     def show(self, artifacts: dict[str, str]) -> None:
         """They are there: whoever goes on from here updates them."""

@@ -29,7 +29,7 @@ def cell(value: object) -> str:
 
 def code(value: object, longest: int = _LONGEST) -> str:
     """A value in a code span on one line, inside or outside a table."""
-    inner = shorten(value, longest).replace("|", "\\|")
+    inner = shorten(value, longest)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", inner)), default=0))
     pad = " " if inner.startswith("`") or inner.endswith("`") else ""
     return f"{fence}{pad}{inner}{pad}{fence}" if inner else ""
@@ -67,7 +67,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -
     """Rows of Markdown under a head; ``align`` holds an ``r`` for each column of numbers."""
     marks = ["--:" if side == "r" else ":--" for side in align.ljust(len(head), "l")]
     lines = [head, marks, *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    # A pipe ends a cell, in code too; what is text has escaped its own.
+    cells = [[re.sub(r"(?<!\\)\|", r"\\|", each) for each in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def shorten(value: object, longest: int = _LONGEST) -> str:

@@ -131,5 +131,5 @@ class Progress:
             lines.append("uploads: nothing behind")
         listed = [text(line) for line in lines]
         if not self.expected:
-            listed.append("bar: share that arrived, for want of `expected=`")
+            listed.append("the bar: what has arrived")
         return "\n".join(f"- {line}" for line in listed)

@@ -181,9 +181,11 @@ class Session(Recording):
 
     def watch(self) -> None:
         """Show people from now on how the eval gets on."""
-        if self._watch is None:
-            self._watch = Watch(self)
-        self._watch.start()
+        try:
+            self._watch = self._watch or Watch(self)
+            self._watch.start()
+        except Exception as error:  # noqa: BLE001 - no thread to be had, say: nothing worth an eval
+            self.log.warning("The eval is not shown: %s: %s", type(error).__name__, error)
 
     def _provenance(self) -> dict[str, str]:
         values = {

@@ -139,15 +139,18 @@ class Watch:
 
     def _ask(self, show: Callable[[SyncPrefectClient], None]) -> None:
         """Do something with the Prefect server, if it answers."""
-        try:
-            if self._client is None:
-                self._server = ExitStack()
-                self._client = self._server.enter_context(connected(shared=self._shared))
-            show(self._client)
-        except Exception as error:  # noqa: BLE001 - the next update may get through
-            self._session.log.debug("The Prefect server did not take what is shown: %r", error)
-            self._shared = False
-            self._disconnect()
+        for shared in (True, False) if self._shared else (False,):
+            try:
+                if self._client is None:
+                    self._server = ExitStack()
+                    self._client = self._server.enter_context(connected(shared=shared))
+                show(self._client)
+            except Exception as error:  # noqa: BLE001 - the next update may get through
+                self._session.log.debug("The Prefect server did not take what is shown: %r", error)
+                self._shared = False
+                self._disconnect()
+            else:
+                return
 
     def _disconnect(self) -> None:
         self._client, server, self._server = None, self._server, None

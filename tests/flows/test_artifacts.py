@@ -240,6 +240,30 @@ def test_a_prefect_server_that_does_not_answer_does_no_harm(
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
+def test_where_the_flow_runs_own_client_is_closed_another_is_used(
+    tracked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a background thread that outlives the flow run whose context it has."""
+    tries: list[bool] = []
+
+    @contextmanager
+    def closed(*, shared: bool) -> Any:
+        tries.append(shared)
+        if shared:
+            raise RuntimeError("Cannot send a request, as the client has been closed.")
+        with connected(shared=False) as client:
+            yield client
+
+    monkeypatch.setattr("prefect_prime.flows.watch.connected", closed)
+
+    @tracked()
+    def entrypoint() -> None:
+        log(1)
+
+    assert "Completed" in text(of(entrypoint(return_state=True))["summary"])
+    assert tries == [True, False]
+
+
 def test_an_error_while_showing_never_reaches_the_eval(
     tracked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +272,7 @@ def test_an_error_while_showing_never_reaches_the_eval(
 
     monkeypatch.setattr("prefect_prime.flows.watch.Progress.of", broken)
     monkeypatch.setattr("prefect_prime.flows.session.Closing.of", broken)
+    monkeypatch.setattr("prefect_prime.flows.watch.Watch.start", broken)
 
     @tracked()
     def entrypoint() -> None:

@@ -41,7 +41,7 @@ def test_without_expected_the_bar_is_what_has_arrived_and_says_so() -> None:
 
     assert some.percent == 25.0
     assert some.line() == "1 episode"
-    assert "`expected=`" in some.description()
+    assert "the bar: what has arrived" in some.description()
 
 
 def test_before_the_first_episode_nothing_is_made_up() -> None:
