@@ -264,15 +264,14 @@ def test_where_the_flow_runs_own_client_is_closed_another_is_used(
     assert tries == [True, False]
 
 
+@pytest.mark.parametrize("where", ["watch.Progress.of", "session.Closing.of", "watch.Watch.start"])
 def test_an_error_while_showing_never_reaches_the_eval(
-    tracked: Any, monkeypatch: pytest.MonkeyPatch
+    tracked: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("a bug in here")
 
-    monkeypatch.setattr("prefect_prime.flows.watch.Progress.of", broken)
-    monkeypatch.setattr("prefect_prime.flows.session.Closing.of", broken)
-    monkeypatch.setattr("prefect_prime.flows.watch.Watch.start", broken)
+    monkeypatch.setattr(f"prefect_prime.flows.{where}", broken)
 
     @tracked()
     def entrypoint() -> None:
