@@ -12,6 +12,7 @@ from uuid import UUID
 
 from prefect_prime.credentials import Credentials
 from prefect_prime.endings import CLOSED
+from prefect_prime.flows import events
 from prefect_prime.flows.endings import ending_for
 from prefect_prime.flows.server import read_flow_run, server_id
 from prefect_prime.flows.sweep import Finding
@@ -76,4 +77,6 @@ def _close(
     metadata = {"prefect": {**evaluation["metadata"]["prefect"], "undelivered": True}}
     metrics = evaluation.get("metrics") or {}
     status = close_evaluation(client, evaluation_id, ending, metadata, metrics)
+    payload = {"status": status, "reason": ending.message, "metrics": metrics, "undelivered": True}
+    events.emit(events.what_for(ending, status), evaluation_id, name, run_id, payload)
     return Finding(name, evaluation_id, run_id, status, "closed without its spool")

@@ -24,6 +24,7 @@ from prefect_prime.flows import hosted, sessions
 from prefect_prime.flows.credentials import load_credentials, warn_if_unsaved
 from prefect_prime.flows.endings import REGRESSED
 from prefect_prime.flows.forked import end_fork
+from prefect_prime.flows.naming import name_flow_run
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import losses
 from prefect_prime.flows.result import EvalResult
@@ -228,7 +229,10 @@ def begin(fn: Any) -> Attempt:
                 warn_if_unsaved(plan.credentials, usable, settings, context.flow_run, log)
             plan = hosted.claim(plan)
             sweep_in_background(settings, usable, folder)
+        if flow.flow_run_name is None:
+            name_flow_run(context.flow_run, plan)
         session.begin(context.flow_run, plan, log)
+        session.watch()
         return Attempt(session, deadline, plain=retried)
     attempt = context.flow_run.run_count or 1
     return Attempt(Untracked(plan, log, attempt), deadline, plain=attempt > 1)

@@ -32,7 +32,7 @@ class EvaluationFacts:
         """Keep what the evaluation is opened with, and on which platform; no credential, but
         maybe a block's name.
         """
-        kept = ("credentials", "evaluation_id", "hosted", "on_error", "flow_name")
+        kept = ("credentials", "expected", "evaluation_id", "hosted", "on_error", "flow_name")
         known = {key: getattr(plan.without_secret(), key) for key in kept}
         self._ledger.set_fact("plan", {"spec": asdict(plan.spec), **known})
         if origin is not None:
@@ -101,7 +101,7 @@ class EvaluationFacts:
         with self._ledger.transaction():
             self._ledger.set_fact("generation", self.generation + 1)
             self._ledger.set_fact("predecessor", before and before.id)
-            for key in ("evaluation", "intent", "ending", "closed", "unsure"):
+            for key in ("evaluation", "intent", "ending", "closed", "unsure", "artifacts"):
                 self._ledger.set_fact(key, None)
 
     def succeed(self, evaluation_id: str, generation: int) -> None:
@@ -113,6 +113,18 @@ class EvaluationFacts:
     def transaction(self) -> AbstractContextManager[None]:
         """Of the ledger: what is done inside is done as a whole."""
         return self._ledger.transaction()
+
+    # -- its artifacts ----------------------------------------------------------------------
+
+    @property
+    def artifacts(self) -> dict[str, str]:
+        """The ids of what shows this generation's evaluation on the Prefect server, by name."""
+        shown: dict[str, str] | None = self._ledger.fact("artifacts")
+        return shown or {}
+
+    def show(self, artifacts: dict[str, str]) -> None:
+        """They are there: whoever goes on from here updates them."""
+        self._ledger.set_fact("artifacts", artifacts)
 
     # -- its end -------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from dataclasses import asdict
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
-from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
 from prefect_prime.errors import PrefectPrimeError
@@ -62,7 +61,6 @@ def reconcile(
             found.append(Finding(account.origin, None, "", None, note))
     for finding in found:
         log.info("%s", _line(finding))
-        _emit(finding)
     rows = [asdict(finding) for finding in found]
     create_table_artifact(
         rows or [{"note": "nothing to do"}], key="prime-reconcile", description="What was left"
@@ -73,25 +71,6 @@ def reconcile(
 def _line(finding: Finding) -> str:
     what = f"{finding.name or finding.flow_run_id}: {finding.status or 'left open'}"
     return f"{what} ({finding.note})" if finding.note else what
-
-
-def _emit(finding: Finding) -> None:
-    if finding.evaluation_id is None or finding.status is None:
-        return
-    emit_event(
-        event=f"prime.evaluation.{finding.status.lower()}",
-        resource={
-            "prefect.resource.id": f"prime.evaluation.{finding.evaluation_id}",
-            "prefect.resource.name": finding.name,
-        },
-        related=[
-            {
-                "prefect.resource.id": f"prefect.flow-run.{finding.flow_run_id}",
-                "prefect.resource.role": "flow-run",
-            }
-        ],
-        payload={"by": "reconcile", "note": finding.note},
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

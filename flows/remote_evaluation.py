@@ -69,7 +69,7 @@ class RemoteEvaluation:
             spec = self._spec(metadata)
             opened = self._run(open_evaluation, self._platform, spec, self._tag, self._facts)
             self._facts.opened(opened)
-            tag_flow_run(self._flow_run.id, opened.id)
+            tag_flow_run(self._flow_run, opened.id)
 
     def close(
         self,

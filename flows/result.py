@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from prefect_prime.flows.notebook import html
+
 
 @dataclass
 class EvalResult(Mapping[str, Any]):
@@ -38,3 +40,16 @@ class EvalResult(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(fields(self))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        facts: dict[str, object] = {"status": self.status, "episodes": self.episodes}
+        lost = {
+            f"{kind} ({sink})": count
+            for sink, counts in self.losses.items()
+            for kind, count in counts.items()
+            if count
+        }
+        beside = {"rejected": self.rejected, "dropped": self.dropped}
+        facts |= lost | {kind: count for kind, count in beside.items() if count}
+        return html(self.evaluation_id or "no evaluation", self.url, facts, self.summary)

@@ -29,6 +29,7 @@ from prefect_prime.errors import (
 )
 from prefect_prime.flows import guests
 from prefect_prime.flows.guests import LocalGuest
+from prefect_prime.flows.notebook import html
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.outcome import Outcome
 from prefect_prime.flows.session import Session, Ticket
@@ -114,6 +115,11 @@ class EvalRun(Outcome):
 
     def __repr__(self) -> str:
         return f"<EvalRun {self.name!r} id={self.id!r} episodes={self.episodes_logged}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        facts = {"episodes": self.episodes_logged, "attempt": self.attempt}
+        return html(self.name, self.url, facts, self.summary)
 
     # -- logging -----------------------------------------------------------------
 

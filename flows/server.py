@@ -6,11 +6,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import VariableCreate
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL
+
+from prefect_prime.flows.naming import was_made_up
 
 #: The Variable that holds the server's id, made by whoever asks first.
 _SERVER_ID = "prefect_prime_server_id"
@@ -35,14 +37,23 @@ def _server_id(_url: str | None) -> str:
     return str(variable.value if variable else "")
 
 
-def tag_flow_run(flow_run_id: UUID, evaluation_id: str) -> None:
-    """Let every process that knows the flow run find its evaluation."""
+def tag_flow_run(flow_run: FlowRun, evaluation_id: str) -> None:
+    """Let every process that knows the flow run find its evaluation, and every person: by the
+    name that the flow run was given here, if Prefect made up the one that it has.
+    """
     with get_client(sync_client=True) as client:
-        tags = {
-            tag for tag in client.read_flow_run(flow_run_id).tags if not tag.startswith(_EVALUATION)
-        }
+        current = client.read_flow_run(flow_run.id)
+        tags = {tag for tag in current.tags if not tag.startswith(_EVALUATION)}
         tags |= {"prime", f"{_EVALUATION}{evaluation_id}"}
-        client.update_flow_run(flow_run_id, tags=tags)
+        renamed = current.name != flow_run.name and was_made_up(current.name)
+        changes: dict[str, Any] = {"name": flow_run.name} if renamed else {}
+        client.update_flow_run(flow_run.id, tags=tags, **changes)
+
+
+def rename_flow_run(flow_run: FlowRun, client: SyncPrefectClient) -> None:
+    """Give a flow run the name that it was given here, where no evaluation was opened for it."""
+    if was_made_up(client.read_flow_run(flow_run.id).name):
+        client.update_flow_run(flow_run.id, name=flow_run.name)
 
 
 def take_no_more_retries(flow_run_id: UUID) -> None:

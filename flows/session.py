@@ -21,7 +21,9 @@ from prefect.client.schemas.objects import FlowRun
 from prefect_prime.credentials import Credentials
 from prefect_prime.endings import Ending
 from prefect_prime.errors import APIError, EnvironmentResolutionError, is_refusal
+from prefect_prime.flows import quiet
 from prefect_prime.flows.baseline import find_baseline, read_rows, what_is_compared
+from prefect_prime.flows.closing import Closing
 from prefect_prime.flows.courier import Uplink
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import Log, Recording
@@ -29,6 +31,7 @@ from prefect_prime.flows.remote_evaluation import RemoteEvaluation
 from prefect_prime.flows.result import EvalResult
 from prefect_prime.flows.server import whereabouts
 from prefect_prime.flows.uploader import Uploader
+from prefect_prime.flows.watch import Watch, close_event, emit_for
 from prefect_prime.gates import Judgement, judge
 from prefect_prime.settings import Settings
 from prefect_prime.spool import Spool, store
@@ -76,6 +79,7 @@ class Session(Recording):
         self._settings = settings
         self._credentials = credentials
         self._remote: RemoteEvaluation | None = None
+        self._watch: Watch | None = None
         skipped = settings.traces_opt_out
         if credentials is not None and (reason := credentials.traces_skipped_reason) is not None:
             log.warning("%s", reason[0].upper() + reason[1:])
@@ -127,6 +131,7 @@ class Session(Recording):
         self.flow_run, self.plan, self.log = flow_run, plan, log
         if self._platform is None:
             return
+        quiet.keep_quiet()
         self._remote = RemoteEvaluation(self._platform, flow_run, plan, self.facts, copy_context())
         try:
             self._open()
@@ -143,11 +148,14 @@ class Session(Recording):
         if self.uploader is not None or self._remote is None:
             self.facts.set_sure()
             return  # opened by this process, at an earlier attempt
+        before = self.facts.evaluation
         self._remote.open(
             self._metadata(), whole=not self.has_losses(), send_again=self.spool.send_again
         )
         if (evaluation := self.evaluation) is not None:
             self.log.info("Evaluation %s: %s", evaluation.name, evaluation.url)
+            if evaluation != before and not self.plan.evaluation_id:
+                emit_for(self, "opened", {"url": evaluation.url, "attempt": self.attempt})
 
     def _stay_offline(self, error: Exception) -> None:
         self.log.warning(
@@ -172,6 +180,14 @@ class Session(Recording):
             self.spool.on_sealed = self.uploader.wake
         if self.uploader is not None:
             self.uploader.start()
+
+    def watch(self) -> None:
+        """Show people from now on how the eval gets on."""
+        try:
+            self._watch = self._watch or Watch(self)
+            self._watch.start()
+        except Exception as error:  # noqa: BLE001 - no thread to be had, say: nothing worth an eval
+            self.log.warning("The eval is not shown: %s: %s", type(error).__name__, error)
 
     def _provenance(self) -> dict[str, str]:
         values = {
@@ -198,7 +214,10 @@ class Session(Recording):
         ):
             time.sleep(_GUEST_POLL)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        return self.flush(left) and not guests
+        flushed = self.flush(left)
+        if self._watch is not None:
+            self._watch.settle()
+        return flushed and not guests
 
     def judge(self, *, sent: bool) -> list[Judgement]:
         """Have the plan's gates judge the evaluation; ``sent``: all of its rows are there."""
@@ -223,24 +242,46 @@ class Session(Recording):
         and is to find in the spool that nothing is left to do.
         """
         ending = self.facts.want(ending)
-        status = None
+        status, note = None, None
         if self.evaluation is None:
+            note = f"There is no evaluation; what was logged stays in {self.place}."
             if self.records:
                 self.log.warning("The eval's records stay in %s.", self.place)
         elif self.plan.evaluation_id and not (self.plan.hosted and ending.status == "COMPLETED"):
+            note = "The evaluation is left to whoever opened it."
             self.log.info("Evaluation %s is left to whoever opened it.", self.evaluation.name)
         elif ending.status == "COMPLETED" and not sent:
+            note = (
+                "The evaluation stays open: not everything has arrived. The rest is in"
+                f" {self.place}, for reconcile to send."
+            )
             self.log.warning(
                 "Evaluation %s stays open: not everything has arrived, the rest is in %s.",
                 self.evaluation.name,
                 self.place,
             )
         else:
-            status = self._close(ending, self.evaluation)
+            try:
+                status = self._close(ending, self.evaluation)
+            except Exception as error:
+                what = f"The evaluation could not be closed: {type(error).__name__}: {error}"
+                self._show_end(ending, None, what)
+                raise
         if self.result is not None and status is not None:
             self.result.status = status
+        self._show_end(ending, status, note)
         self.give_back(remove=self._is_over(status) and not keep)
         return status
+
+    def _show_end(self, ending: Ending, status: str | None, note: str | None) -> None:
+        """Tell people and automations what came out."""
+        try:
+            closing = Closing.of(self, ending, status, note)
+            close_event(self, ending, closing)
+            self._watch = self._watch or Watch(self)
+            self._watch.finish(closing)
+        except Exception as error:  # noqa: BLE001 - the evaluation's end stands, shown or not
+            self.log.warning("The end is not shown: %s: %s", type(error).__name__, error)
 
     def _close(self, ending: Ending, evaluation: OpenedEvaluation) -> str | None:
         if self._remote is None:
@@ -276,6 +317,8 @@ class Session(Recording):
         """Stop sending and release the spool. ``remove``: nothing of it is needed any more."""
         if self.last is not None:
             return
+        if self._watch is not None:
+            self._watch.finish(None)
         if self.uploader is not None and not self.uploader.stop(patience):
             # An upload that is still under way needs all of this.
             later = functools.partial(self.give_back, patience=None)

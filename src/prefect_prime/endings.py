@@ -24,3 +24,8 @@ class Ending:
     def __post_init__(self) -> None:
         if self.message is not None and len(self.message) > MAX_MESSAGE:
             object.__setattr__(self, "message", self.message[: MAX_MESSAGE - 1] + "…")
+
+    @property
+    def crashed(self) -> bool:
+        """Whether nobody explained the failure: the process died, or was told to go."""
+        return self.status == "FAILED" and (self.message or "").startswith("crashed:")

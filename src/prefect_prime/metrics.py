@@ -6,19 +6,22 @@ share of episodes that are not ok, those without traces included. What is not a 
 number is skipped: such a reward takes its trace out of ``avg_reward``, such a metric
 out of that metric's average. A record either counts whole or raises
 ``RecordRejectedError`` and leaves no mark. Memory grows with the number of metric
-names alone, not with the number of records.
+names alone, not with the number of records; so the distribution of rewards is known to
+within a hundredth of its range, and errors by type, with one example each.
 """
 
 import math
 import numbers
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypedDict
 
 from prefect_prime.encoding import decode, encode, number
 from prefect_prime.errors import RecordRejectedError
+from prefect_prime.failures import Failure, Failures
+from prefect_prime.histogram import Bar, Histogram
 from prefect_prime.projection import is_trainable, reward_scores, trace_reward
 from prefect_prime.records import Kind, to_mapping
 
@@ -69,6 +72,7 @@ class _Sums:
     reward: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
+    distribution: Histogram = field(default_factory=Histogram)
 
     def add(self, contribution: _Contribution) -> None:
         self.traces += 1
@@ -76,11 +80,20 @@ class _Sums:
         if reward is not None and math.isfinite(self.reward + reward):
             self.reward += reward
             self.rewards += 1
+            self.distribution.add(reward)
         for name, value in contribution.values.items():
             total = self.totals.get(name, 0.0) + value
             if math.isfinite(total):
                 self.totals[name] = total
                 self.counts[name] = self.counts.get(name, 0) + 1
+
+    def state(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in ("traces", "rewards", "reward")},
+            "counts": dict(self.counts),
+            "totals": dict(self.totals),
+            "distribution": self.distribution.state(),
+        }
 
 
 class SummaryAccumulator:
@@ -96,6 +109,7 @@ class SummaryAccumulator:
         self._failed = 0
         self._trainable = _Sums()
         self._all = _Sums()
+        self._failures = Failures()
 
     def add(self, kind: Kind, record: Mapping[str, Any]) -> None:
         """Count a record of any kind; raises RecordRejectedError where it is malformed."""
@@ -114,12 +128,14 @@ class SummaryAccumulator:
         contributions = [_of_trace(trace) for trace in traces]
         self.episodes += 1
         self._failed += not episode.get("ok", False)
+        self._failures.add(episode)
         self._add(contributions)
 
     def add_trace(self, trace: Mapping[str, Any]) -> None:
         """Count a bare trace: its reward and metrics, as it belongs to no episode."""
         contribution = _of_trace(trace)
         self.traces += 1
+        self._failures.add(trace)
         self._add([contribution])
 
     def add_sample(self, row: Mapping[str, Any]) -> None:
@@ -131,17 +147,31 @@ class SummaryAccumulator:
         )
         self.samples += 1
         self._failed += bool(row.get("error"))
+        self._failures.add(row)
         self._add([contribution])
 
     def summary(self) -> RunSummary:
         """The averages so far; zeros and no metrics before the first record."""
-        sums = self._trainable if self._trainable.traces else self._all
+        sums = self._judged
         judged = self.episodes + self.samples
         return {
             "avg_reward": sums.reward / sums.rewards if sums.rewards else 0.0,
             "avg_metrics": {name: sums.totals[name] / sums.counts[name] for name in sums.totals},
             "avg_error": self._failed / judged if judged else 0.0,
         }
+
+    @property
+    def _judged(self) -> _Sums:
+        """The traces that the averages are over."""
+        return self._trainable if self._trainable.traces else self._all
+
+    def rewards(self) -> list[Bar]:
+        """How the rewards are distributed that ``avg_reward`` is the mean of."""
+        return self._judged.distribution.bars()
+
+    def failures(self) -> list[Failure]:
+        """Errors by type, the most frequent first."""
+        return self._failures.by_type()
 
     def state(self) -> dict[str, Any]:
         """Everything that :meth:`from_state` needs, as JSON-able values."""
@@ -150,8 +180,9 @@ class SummaryAccumulator:
             "traces": self.traces,
             "samples": self.samples,
             "failed": self._failed,
-            "trainable": asdict(self._trainable),
-            "all": asdict(self._all),
+            "trainable": self._trainable.state(),
+            "all": self._all.state(),
+            "failures": self._failures.state(),
         }
 
     @classmethod
@@ -165,6 +196,7 @@ class SummaryAccumulator:
             accumulator._failed = state["failed"]
             accumulator._trainable = _sums(state["trainable"])
             accumulator._all = _sums(state["all"])
+            accumulator._failures = Failures.from_state(state["failures"])
         return accumulator
 
     def _add(self, contributions: list[_Contribution]) -> None:
@@ -239,7 +271,9 @@ def _finite(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _sums(state: Mapping[str, Any]) -> _Sums:
-    return _Sums(**{**state, "counts": dict(state["counts"]), "totals": dict(state["totals"])})
+    copies = {"counts": dict(state["counts"]), "totals": dict(state["totals"])}
+    distribution = Histogram.from_state(state["distribution"])
+    return _Sums(**{**state, **copies, "distribution": distribution})
 
 
 def _without_non_finite(value: Any) -> Any:

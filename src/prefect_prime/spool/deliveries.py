@@ -247,6 +247,20 @@ class Deliveries:
         )
         return [(sink, records, cause) for sink, records, cause in self._db.rows(sql)]
 
+    def overview(
+        self, limit: int
+    ) -> list[tuple[int, Sink, DeliveryState, int, int, int, str | None]]:
+        """Deliveries as a person looks at them, those in trouble first: segment, sink, state,
+        records, records that were not stored, bytes, detail.
+        """
+        lost = "CASE state WHEN 'refused' THEN records - stored ELSE failed END"
+        sql = (
+            f"SELECT segment, sink, state, records, {lost}, bytes, detail"  # noqa: S608 - our own words
+            " FROM deliveries JOIN segments ON number = segment"
+            " ORDER BY state IN ('acknowledged', 'skipped') AND failed = 0, segment, sink LIMIT ?"
+        )
+        return [(*row,) for row in self._db.rows(sql, (limit,))]
+
     def unfinished(self) -> bool:
         """Whether there are records that may still be sent: pending, or refused so far."""
         sql = "SELECT 1 FROM deliveries WHERE state IN ('pending', 'refused') LIMIT 1"

@@ -222,7 +222,10 @@ class Ledger(Database):
             (time.time(), kind or "unknown", record_id, reason, line),
         )
 
-    def rejections(self) -> list[tuple[str, str | None, str]]:
-        """Every record that was set aside: kind, id where it had one, reason."""
-        rows = self.rows("SELECT kind, id, reason FROM rejections ORDER BY at")
+    def rejections(self, limit: int = -1) -> list[tuple[str, str | None, str]]:
+        """The records that were set aside, all of them or the first few: kind, id where it had
+        one, reason.
+        """
+        sql = "SELECT kind, id, reason FROM rejections ORDER BY at LIMIT ?"
+        rows = self.rows(sql, (limit,))
         return [(kind, record_id, reason) for kind, record_id, reason in rows]

@@ -17,6 +17,8 @@ from typing import Any
 
 from prefect_prime import encoding, records
 from prefect_prime.errors import RecordRejectedError, SpoolError
+from prefect_prime.failures import Failure
+from prefect_prime.histogram import Bar
 from prefect_prime.metrics import RunSummary, SummaryAccumulator
 from prefect_prime.natural import clean_text, shown
 from prefect_prime.projection import example_id
@@ -359,6 +361,16 @@ class Spool:
         """The metrics over everything taken in."""
         with self._lock:
             return self._metrics.summary()
+
+    def rewards(self) -> list[Bar]:
+        """How the rewards of everything taken in are distributed."""
+        with self._lock:
+            return self._metrics.rewards()
+
+    def failures(self) -> list[Failure]:
+        """The errors in everything taken in, by type."""
+        with self._lock:
+            return self._metrics.failures()
 
     # -- reading a closed segment -----------------------------------------------------
 
