@@ -46,6 +46,7 @@ class Closing:
     dropped: int
     torn: int
     uploads: Sequence[Row]
+    judgements: Sequence[Mapping[str, Any]]
 
     @classmethod
     def of(
@@ -72,6 +73,7 @@ class Closing:
             dropped=session.dropped,
             torn=session.spool.torn,
             uploads=uploads(session.spool),
+            judgements=session.facts.judgements,
         )
 
     @property
@@ -82,9 +84,16 @@ class Closing:
             return "Cancelled"
         if status == "FAILED":
             return "Crashed" if self.ending.crashed else "Failed"
+        if self.regressed:
+            return "Regressed"
         if self.status is None:
             return "Offline" if self.evaluation is None else "Left open"
         return "Completed"
+
+    @property
+    def regressed(self) -> bool:
+        """Whether a gate did not hold."""
+        return any(each["verdict"] == "regressed" for each in self.judgements)
 
     @property
     def losses(self) -> list[str]:
@@ -113,6 +122,7 @@ class Closing:
             },
             "rejected": self.rejected,
             "dropped": self.dropped,
+            "gates": list(self.judgements),
         }
 
 

@@ -8,6 +8,7 @@ event                 when
 ``failed``            its flow run failed
 ``crashed``           its flow run's process died, or was told to
 ``cancelled``         its flow run was cancelled
+``regressed``         it is closed, and valid, and a gate did not hold
 ==================== =========================================================
 
 The resource is the evaluation, ``prime.evaluation.<id>``, labelled with its environment and its

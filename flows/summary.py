@@ -1,7 +1,6 @@
 """The artifact that a person reads at the end: what came out, and why it ended as it did.
 
-Status and reason stand first. A verdict of gates goes right below them: ``markdown`` takes it as
-a finished section.
+Status and reason stand first, then the verdicts of gates.
 """
 
 import json
@@ -9,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
+from prefect_prime.flows import verdicts
 from prefect_prime.flows.closing import Closing
 from prefect_prime.flows.markdown import (
     bar,
@@ -24,7 +24,7 @@ from prefect_prime.flows.markdown import (
 )
 from prefect_prime.histogram import Bar
 
-_MARKS = {"Completed": "✓", "Failed": "✗", "Crashed": "✗", "Cancelled": "⊘"}
+_MARKS = {"Completed": "✓", "Regressed": "✗", "Failed": "✗", "Crashed": "✗", "Cancelled": "⊘"}
 #: Characters at most: of a reason, of a config.
 _REASON = 4096
 _CONFIG = 20_000
@@ -40,9 +40,10 @@ _EXAMPLE = 200
 _NAME = 120
 
 
-def markdown(closing: Closing, verdict: str | None = None) -> str:
-    """The whole summary. ``verdict``: a section in Markdown, with its heading."""
-    parts = [*_head(closing), verdict or ""]
+def markdown(closing: Closing) -> str:
+    """The whole summary."""
+    url = None if closing.evaluation is None else closing.evaluation.url
+    parts = [*_head(closing), verdicts.section(closing.judgements, url) or ""]
     parts += _metrics(closing.metrics)
     parts += _rewards(closing)
     parts += _errors(closing)

@@ -210,6 +210,8 @@ def close_event(session: "Session", ending: Ending, closing: Closing) -> None:
     """Say that the evaluation was closed."""
     if closing.evaluation is not None and closing.status is not None:
         emit_for(session, events.what_for(ending, closing.status), closing.payload())
+        if closing.regressed:
+            emit_for(session, "regressed", closing.payload())
 
 
 def emit_for(session: "Session", what: events.What, payload: dict[str, object]) -> None:

@@ -86,10 +86,13 @@ class Judgement:
     baseline: float | None = None
     change: Change | None = None
     worse: Sequence[Worse] = ()
+    compared_with: Baseline | None = None
 
     def as_metadata(self) -> dict[str, Any]:
         """JSON for the evaluation's metadata, and the event."""
-        change = None if self.change is None else asdict(self.change)
+        change = None
+        if self.change is not None:
+            change = {**asdict(self.change), "within_noise": self.change.within_noise}
         return {
             **asdict(self.gate),
             "verdict": self.verdict,
@@ -97,6 +100,9 @@ class Judgement:
             "reason": self.reason,
             "baseline": self.baseline,
             "change": change,
+            "worse": [asdict(each) for each in self.worse],
+            "baseline_id": self.compared_with and self.compared_with.evaluation_id,
+            "baseline_url": self.compared_with and self.compared_with.url,
         }
 
 
@@ -150,7 +156,7 @@ def _judge(
         verdict, reason = "no baseline", f"{reason}: there is no evaluation to compare it with"
     elif before is not None and value < before:
         reason += f", {before - value:.4g} less than before{_noise(change)}"
-    return Judgement(gate, verdict, value, reason, before, change, worse)
+    return Judgement(gate, verdict, value, reason, before, change, worse, baseline)
 
 
 def _compared(

@@ -1,9 +1,11 @@
 """Gates: a flow run that fails because its evaluation is not good enough, and is valid."""
 
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.exceptions import FailedRun
 from support import Evaluations
 
@@ -91,7 +93,27 @@ def test_the_baseline_is_the_last_completed_one_that_is_comparable(
     newest, *_ = evaluations.named(nightly.evaluation_name)
     (gate,) = newest["metadata"]["prefect"]["gates"]
     assert gate["change"]["paired"] is True
+    assert gate["change"]["within_noise"] is True
+    assert gate["worse"] == [{"example_id": 0, "value": 0.0, "baseline": 1.0}]
+    assert gate["baseline_id"] != newest["id"]
+    shown = summary_of(newest["metadata"]["prefect"]["flow_run_id"])
+    assert "Regressed" in shown.splitlines()[0]
+    assert "- avg_reward fell by 0.25" in shown
+    assert "?example=0#samples" in shown
     assert gate["baseline"] == pytest.approx(0.975)
+
+
+def summary_of(flow_run_id: str) -> str:
+    """The Markdown artifact of a flow run."""
+    with get_client(sync_client=True) as client:
+        artifacts = client.read_artifacts(
+            artifact_filter=ArtifactFilter(
+                flow_run_id=ArtifactFilterFlowRunId(any_=[UUID(flow_run_id)])
+            )
+        )
+    texts = [str(each.data) for each in artifacts if each.type == "markdown"]
+    (shown,) = [each for each in texts if each.startswith("# ")]
+    return str(shown)
 
 
 def test_a_baseline_may_be_named_and_gates_may_come_from_parameters(

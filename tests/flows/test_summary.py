@@ -42,6 +42,7 @@ CLOSING = Closing(
     dropped=0,
     torn=0,
     uploads=[],
+    judgements=[],
 )
 HOSTILE = "</code><script>alert(1)</script> | `x` ``` \n# owned\n[a](javascript:alert(1)) **b**"
 
@@ -75,10 +76,28 @@ def test_rewards_are_a_histogram() -> None:
     assert f"0  1   25.0%  {'█' * 13}▍\n1  3   75.0%  {'█' * 40}" in summary_of(CLOSING)
 
 
-def test_a_verdict_of_gates_stands_right_below_the_status() -> None:
-    text = summary_of(CLOSING, "## Gates\n\nregressed")
+def test_the_verdict_of_gates_stands_right_below_the_status() -> None:
+    gate = {
+        "verdict": "regressed",
+        "metric": "pass|1",
+        "value": 0.5,
+        "baseline": 0.75,
+        "reason": "<b>pass|1</b> fell",
+        "change": {"difference": -0.25, "standard_error": 0.2, "examples": 4, "within_noise": True},
+        "worse": [{"example_id": "a](x)|b", "value": 0.0, "baseline": 1.0}],
+        "baseline_url": "https://example.org/e0",
+    }
 
-    assert text.index("Completed") < text.index("## Gates") < text.index("## Metrics")
+    lines = summary_of(replace(CLOSING, judgements=[gate])).splitlines()
+
+    assert lines[0] == "# ✗ Regressed: gsm8k-m"
+    assert lines.index("## Gates") < lines.index("## Metrics")
+    row = r"| ✗ regressed | `pass\|1` | 0.5 | 0.75 | -0.25 (noise) | ± 0.2 over 4 examples |"
+    assert row in lines
+    assert r"- \<b\>pass\|1\</b\> fell" in lines
+    (worse,) = [line for line in lines if "example=" in line]
+    assert "?example=a%5D%28x%29%7Cb#samples" in worse
+
 
 
 def test_nothing_logged_is_no_empty_section() -> None:
