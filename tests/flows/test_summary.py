@@ -99,7 +99,6 @@ def test_the_verdict_of_gates_stands_right_below_the_status() -> None:
     assert "?example=a%5D%28x%29%7Cb#samples" in worse
 
 
-
 def test_nothing_logged_is_no_empty_section() -> None:
     empty = replace(
         CLOSING, episodes=0, metrics={}, rewards=[], tallies={"traces": Tally()}, seconds=None
