@@ -9,7 +9,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -344,10 +344,22 @@ class Spool:
             skipped=known.skipped + unsealed["skipped"],
         )
 
-    def summary(self) -> RunSummary:
-        """The metrics over everything taken in."""
+    def summary(self, elsewhere: Iterable[SummaryAccumulator] = ()) -> RunSummary:
+        """The metrics over everything taken in, and over what was counted ``elsewhere``."""
+        whole = SummaryAccumulator.from_state(self.summary_state())
+        for counted in elsewhere:
+            whole.merge(counted)
+        return whole.summary()
+
+    def summary_state(self) -> dict[str, Any]:
+        """What the metrics were made of, as another process can go on from."""
         with self._lock:
-            return self._metrics.summary()
+            return self._metrics.state()
+
+    @property
+    def token(self) -> str:
+        """What tells this spool from every other one."""
+        return str(self.ledger.fact("token"))
 
     # -- reading a closed segment -----------------------------------------------------
 
