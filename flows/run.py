@@ -24,6 +24,7 @@ from prefect_prime.errors import (
     ConfigurationError,
     RecordRejectedError,
     RunFinishedError,
+    ShardFailedError,
     SpoolError,
     UploadFailedError,
 )
@@ -31,8 +32,10 @@ from prefect_prime.flows import guests
 from prefect_prime.flows.guests import LocalGuest
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.outcome import Outcome
+from prefect_prime.flows.recording import Log
 from prefect_prime.flows.session import Session, Ticket
 from prefect_prime.flows.untracked import Untracked
+from prefect_prime.spool import store
 
 T = TypeVar("T")
 
@@ -93,6 +96,8 @@ class EvalRun(Outcome):
         self._pid = os.getpid()
         self._ended = False
         self._asked = False
+        #: What was logged when a shard was given this; None in any other guest.
+        self._kept: Counter[Any] | None = None
         self._before = session.rollouts() if session.attempt > 1 else Counter()
         self._lock = threading.Lock()
 
@@ -178,11 +183,13 @@ class EvalRun(Outcome):
     def logged(self) -> Counter[Any]:
         """How many rollouts of each example are logged, by earlier attempts included.
 
-        Keys are the examples' ids, as in ``task.data.idx`` (or ``task.data.id``). Raises
-        ``ConfigurationError`` in a guest, which does not know.
+        Keys are the examples' ids, as in ``task.data.idx`` (or ``task.data.id``). In a shard:
+        as of its start. Raises ``ConfigurationError`` in any other guest, which does not know.
         """
         self._asked = True
         rollouts = self._session.rollouts()
+        if self._is_guest and self._kept is not None:
+            return self._kept.copy()
         if self._is_guest:
             raise ConfigurationError(
                 "what is logged is known only to the process that the eval runs in: ask there"
@@ -236,6 +243,38 @@ class EvalRun(Outcome):
     def flow_run_id(self) -> UUID | None:
         """The flow run that this belongs to; None for a run that goes nowhere."""
         return None if isinstance(self._own, Untracked) else self._own.flow_run.id
+
+    @property
+    def log(self) -> Log:
+        """The log of the flow run."""
+        return self._session.log
+
+    def logged_anywhere(self) -> Counter[Any]:
+        """``logged``, of guests on other machines too."""
+        self._asked = True
+        session = self._session
+        return session.logged_anywhere() if isinstance(session, Session) else session.rollouts()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the entrypoint has been left."""
+        return self._ended
+
+    def as_shard(self, kept: Counter[Any], token: str) -> None:
+        """Become the run of one shard, in another process: of what it is to do, ``kept`` is done.
+
+        Raises ``ShardFailedError`` where ``token`` was used before: whoever runs tasks runs this
+        one again, because its worker died, and what that one logged is not in ``kept``.
+        """
+        self._kept = kept
+        if self._ticket is None:
+            return
+        owner = store.owner_of(self._ticket.run_folder)
+        if owner.exists():
+            try:
+                (owner / f"shard-{token}").touch(exist_ok=False)
+            except FileExistsError:
+                raise ShardFailedError("the worker of this shard died") from None
 
     @property
     def is_here(self) -> bool:
