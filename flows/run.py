@@ -39,6 +39,8 @@ from prefect_prime.spool import store
 
 T = TypeVar("T")
 
+#: The process that a guest is in before it has joined.
+_NOWHERE = 0
 #: The runs that this process owns: one of them that comes back in a pickle is itself.
 _owners: "WeakValueDictionary[tuple[int, Path], EvalRun]" = WeakValueDictionary()
 _current: ContextVar["EvalRun | None"] = ContextVar("prefect_prime_run", default=None)
@@ -83,22 +85,27 @@ class EvalRun(Outcome):
     and goes to the traces only. Calls are safe from coroutines and threads.
     """
 
-    def __init__(
-        self, session: Session | Untracked | LocalGuest, ticket: Ticket | None = None
-    ) -> None:
-        self._own = session
-        self._is_guest = ticket is not None
-        if ticket is None and isinstance(session, Session):
-            ticket = session.ticket()
-        self._ticket = ticket
-        if ticket is not None and not self._is_guest:
-            _owners[os.getpid(), ticket.run_folder] = self
+    def __init__(self, source: Session | Untracked | Ticket) -> None:
+        self._own: Session | Untracked | LocalGuest | None = None
+        self._ticket: Ticket | None = None
         self._pid = os.getpid()
+        self._is_guest = isinstance(source, Ticket)
+        self._before: Counter[Any] = Counter()
+        if isinstance(source, Ticket):
+            # It joins when it is first used, and raises then: a Dask worker that cannot unpickle
+            # what it is sent loses its connection, and the eval would wait for ever.
+            self._ticket, self._pid = source, _NOWHERE
+        else:
+            self._own = source
+            if source.attempt > 1:
+                self._before = source.rollouts()
+            if isinstance(source, Session):
+                self._ticket = source.ticket()
+                _owners[os.getpid(), self._ticket.run_folder] = self
         self._ended = False
         self._asked = False
         #: What was logged when a shard was given this; None in any other guest.
         self._kept: Counter[Any] | None = None
-        self._before = session.rollouts() if session.attempt > 1 else Counter()
         self._lock = threading.Lock()
 
     @property
@@ -109,6 +116,7 @@ class EvalRun(Outcome):
             self._is_guest = True
             self._lock = threading.Lock()
             self._pid = os.getpid()  # last: until then, other threads come in here as well
+        assert self._own is not None  # noqa: S101 - a guest has a ticket
         return self._own
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -242,7 +250,7 @@ class EvalRun(Outcome):
     @property
     def flow_run_id(self) -> UUID | None:
         """The flow run that this belongs to; None for a run that goes nowhere."""
-        return None if isinstance(self._own, Untracked) else self._own.flow_run.id
+        return None if self._ticket is None else self._ticket.flow_run.id
 
     @property
     def log(self) -> Log:
@@ -276,6 +284,13 @@ class EvalRun(Outcome):
             except FileExistsError:
                 raise ShardFailedError("the worker of this shard died") from None
 
+    def leave(self, timeout: float) -> None:
+        """Hand over what was logged, and have the owner wait no more for this guest: whoever
+        runs tasks may keep what it gave them. Used again, it joins again.
+        """
+        self.flush(timeout)
+        self._own, self._pid = None, _NOWHERE
+
     @property
     def is_here(self) -> bool:
         """Whether this process is the one that the eval runs in; a fork of it is not."""
@@ -308,7 +323,7 @@ def _as_logged(example: Any) -> Any:
 
 def _guest_run(ticket: Ticket) -> EvalRun:
     owner = _owners.get((os.getpid(), ticket.run_folder))
-    return EvalRun(guests.join(ticket), ticket) if owner is None else owner
+    return EvalRun(ticket) if owner is None else owner
 
 
 def _untracked_run(plan: EvalPlan, attempt: int) -> EvalRun:

@@ -5,6 +5,7 @@ and not Prefect or Dask, because only the parent can tell it what it has logged 
 """
 
 import functools
+import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -102,27 +103,31 @@ def _as_shard(
 ) -> Callable[..., Any]:
     """The task's function, told what is logged; what it logs has been handed over at its end."""
 
+    def run_in(args: Any, kwargs: Any) -> EvalRun:
+        run: EvalRun = inspect.signature(fn).bind(*args, **kwargs).arguments["run"]
+        return run
+
     def enter(run: EvalRun) -> None:
         if not run.is_here:
             run.as_shard(kept, token)
 
     def leave(run: EvalRun) -> None:
         if not run.is_here:
-            run.flush(_DRAIN)
+            run.leave(_DRAIN)
 
     @functools.wraps(fn)
-    def shard(*args: Any, run: EvalRun, **kwargs: Any) -> Any:
-        enter(run)
+    def shard(*args: Any, **kwargs: Any) -> Any:
+        enter(run := run_in(args, kwargs))
         try:
-            return fn(*args, run=run, **kwargs)
+            return fn(*args, **kwargs)
         finally:
             leave(run)
 
     @functools.wraps(fn)
-    async def async_shard(*args: Any, run: EvalRun, **kwargs: Any) -> Any:
-        enter(run)
+    async def async_shard(*args: Any, **kwargs: Any) -> Any:
+        enter(run := run_in(args, kwargs))
         try:
-            return await fn(*args, run=run, **kwargs)
+            return await fn(*args, **kwargs)
         finally:
             leave(run)
 
