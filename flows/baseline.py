@@ -43,14 +43,16 @@ def find_baseline(client: PlatformClient, plan: EvalPlan, flow_run_id: str) -> B
     return Baseline(identity, url, metrics, read_rows(client, identity))
 
 
-def read_rows(client: PlatformClient, evaluation_id: str) -> Sequence[Mapping[str, Any]] | None:
+def read_rows(
+    client: PlatformClient, evaluation_id: str, *, most: int | None = _MOST_ROWS
+) -> Sequence[Mapping[str, Any]] | None:
     """The sample rows of an evaluation; None where there are too many to read for this."""
     rows: list[Mapping[str, Any]] = []
     page = 0
     while True:
         page += 1
         answer = client.list_samples(evaluation_id, page=page, limit=_PAGE)
-        if int(answer.get("total") or 0) > _MOST_ROWS:
+        if most is not None and int(answer.get("total") or 0) > most:
             return None
         rows += answer.get("samples") or ()
         if not answer.get("has_more"):

@@ -54,6 +54,7 @@ class Closing:
     ) -> "Closing":
         """What a session knows."""
         began = session.flow_run.start_time
+        counted = session.counted()
         return cls(
             ending=ending,
             status=status,
@@ -66,8 +67,8 @@ class Closing:
             seconds=None if began is None else time.time() - began.timestamp(),
             episodes=session.episodes,
             metrics=session.metrics(),
-            rewards=session.spool.rewards(),
-            failures=session.spool.failures(),
+            rewards=counted.rewards(),
+            failures=counted.failures(),
             tallies=session.tallies(),
             rejected=session.rejected,
             dropped=session.dropped,

@@ -7,13 +7,14 @@ readable when the spool is closed, and gone maybe.
 import functools
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from logging import Logger, LoggerAdapter
 from typing import Any, TypeVar
 
 from prefect_prime.errors import SpoolError
+from prefect_prime.flows.contributions import Contribution
 from prefect_prime.flows.evaluation_facts import EvaluationFacts
-from prefect_prime.metrics import merge, overlay
+from prefect_prime.metrics import SummaryAccumulator, merge, overlay
 from prefect_prime.records import KINDS
 from prefect_prime.spool import SINKS, Sink, Spool, Tally
 from prefect_prime.tasks import OpenedEvaluation
@@ -47,6 +48,8 @@ class Recording:
         self.facts = EvaluationFacts(spool.ledger)
         #: Records that the spool itself could not take, in this process.
         self.dropped = 0
+        #: What guests with spools of their own logged; None before that was asked.
+        self.elsewhere: Sequence[Contribution] | None = None
         #: What was known at the end, by name; None before.
         self.last: dict[str, Any] | None = None
 
@@ -63,8 +66,12 @@ class Recording:
     @property
     @_outlives
     def episodes(self) -> int:
-        """Episodes taken in, each once."""
-        return self.spool.count("episode")
+        """Episodes taken in, each once, and those of guests elsewhere."""
+        return self.spool.count("episode") + sum(each.episodes for each in self._guests_elsewhere)
+
+    @property
+    def _guests_elsewhere(self) -> Sequence[Contribution]:
+        return self.elsewhere or ()
 
     @property
     @_outlives
@@ -93,8 +100,22 @@ class Recording:
 
     @_outlives
     def metrics(self) -> dict[str, Any]:
-        """The metrics as the dashboard reads them: computed, then what the user gave."""
-        return merge(self.spool.summary(), self.spool.ledger.fact("user_summary", {}))
+        """The metrics as the dashboard reads them: computed, then what the user gave, here after
+        elsewhere.
+        """
+        given: dict[str, Any] = {}
+        for each in self._guests_elsewhere:
+            given = merge(given, each.given)
+        return merge(self.counted().summary(), merge(given, self.given()))
+
+    def counted(self) -> SummaryAccumulator:
+        """What the metrics are made of, here and elsewhere."""
+        return self.spool.counted(each.metrics for each in self._guests_elsewhere)
+
+    def given(self) -> dict[str, Any]:
+        """What the user gave here."""
+        given: dict[str, Any] = self.spool.ledger.fact("user_summary", {})
+        return given
 
     @property
     @_outlives
@@ -112,7 +133,14 @@ class Recording:
 
     @_outlives
     def tallies(self) -> dict[Sink, Tally]:
-        """By sink: what became of the records that were taken in."""
+        """By sink: what became of the records that were taken in, here and elsewhere."""
+        tallies = self.own_tallies()
+        for each in self._guests_elsewhere:
+            tallies = {sink: tally + each.tallies[sink] for sink, tally in tallies.items()}
+        return tallies
+
+    def own_tallies(self) -> dict[Sink, Tally]:
+        """By sink: what became of the records in this spool."""
         return {sink: self.spool.tally(sink) for sink in SINKS}
 
     def losses(self) -> dict[str, dict[str, int]]:
@@ -127,8 +155,9 @@ class Recording:
             self.log.warning("A retry would run this eval again: %s: %s", self.place, error)
 
     def has_losses(self) -> bool:
-        """Whether a record was not stored, or still waits."""
-        return any(count for losses in self.losses().values() for count in losses.values())
+        """Whether a record of this spool was not stored, or still waits."""
+        own = losses(self.own_tallies())
+        return any(count for lost in own.values() for count in lost.values())
 
     def close(self, *, remove: bool = False) -> None:
         """Close the spool, and remove it where it is over; what is known stays readable."""

@@ -24,6 +24,7 @@ from prefect_prime.errors import (
     ConfigurationError,
     RecordRejectedError,
     RunFinishedError,
+    ShardFailedError,
     SpoolError,
     UploadFailedError,
 )
@@ -32,11 +33,15 @@ from prefect_prime.flows.guests import LocalGuest
 from prefect_prime.flows.notebook import html
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.outcome import Outcome
+from prefect_prime.flows.recording import Log
 from prefect_prime.flows.session import Session, Ticket
 from prefect_prime.flows.untracked import Untracked
+from prefect_prime.spool import store
 
 T = TypeVar("T")
 
+#: The process that a guest is in before it has joined.
+_NOWHERE = 0
 #: The runs that this process owns: one of them that comes back in a pickle is itself.
 _owners: "WeakValueDictionary[tuple[int, Path], EvalRun]" = WeakValueDictionary()
 _current: ContextVar["EvalRun | None"] = ContextVar("prefect_prime_run", default=None)
@@ -81,20 +86,27 @@ class EvalRun(Outcome):
     and goes to the traces only. Calls are safe from coroutines and threads.
     """
 
-    def __init__(
-        self, session: Session | Untracked | LocalGuest, ticket: Ticket | None = None
-    ) -> None:
-        self._own = session
-        self._is_guest = ticket is not None
-        if ticket is None and isinstance(session, Session):
-            ticket = session.ticket()
-        self._ticket = ticket
-        if ticket is not None and not self._is_guest:
-            _owners[os.getpid(), ticket.run_folder] = self
+    def __init__(self, source: Session | Untracked | Ticket) -> None:
+        self._own: Session | Untracked | LocalGuest | None = None
+        self._ticket: Ticket | None = None
         self._pid = os.getpid()
+        self._is_guest = isinstance(source, Ticket)
+        self._before: Counter[Any] = Counter()
+        if isinstance(source, Ticket):
+            # It joins when it is first used, and raises then: a Dask worker that cannot unpickle
+            # what it is sent loses its connection, and the eval would wait for ever.
+            self._ticket, self._pid = source, _NOWHERE
+        else:
+            self._own = source
+            if source.attempt > 1:
+                self._before = source.rollouts()
+            if isinstance(source, Session):
+                self._ticket = source.ticket()
+                _owners[os.getpid(), self._ticket.run_folder] = self
         self._ended = False
         self._asked = False
-        self._before = session.rollouts() if session.attempt > 1 else Counter()
+        #: What was logged when a shard was given this; None in any other guest.
+        self._kept: Counter[Any] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -105,6 +117,7 @@ class EvalRun(Outcome):
             self._is_guest = True
             self._lock = threading.Lock()
             self._pid = os.getpid()  # last: until then, other threads come in here as well
+        assert self._own is not None  # noqa: S101 - a guest has a ticket
         return self._own
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -184,11 +197,13 @@ class EvalRun(Outcome):
     def logged(self) -> Counter[Any]:
         """How many rollouts of each example are logged, by earlier attempts included.
 
-        Keys are the examples' ids, as in ``task.data.idx`` (or ``task.data.id``). Raises
-        ``ConfigurationError`` in a guest, which does not know.
+        Keys are the examples' ids, as in ``task.data.idx`` (or ``task.data.id``). In a shard:
+        as of its start. Raises ``ConfigurationError`` in any other guest, which does not know.
         """
         self._asked = True
         rollouts = self._session.rollouts()
+        if self._is_guest and self._kept is not None:
+            return self._kept.copy()
         if self._is_guest:
             raise ConfigurationError(
                 "what is logged is known only to the process that the eval runs in: ask there"
@@ -241,7 +256,46 @@ class EvalRun(Outcome):
     @property
     def flow_run_id(self) -> UUID | None:
         """The flow run that this belongs to; None for a run that goes nowhere."""
-        return None if isinstance(self._own, Untracked) else self._own.flow_run.id
+        return None if self._ticket is None else self._ticket.flow_run.id
+
+    @property
+    def log(self) -> Log:
+        """The log of the flow run."""
+        return self._session.log
+
+    def logged_anywhere(self) -> Counter[Any]:
+        """``logged``, of guests on other machines too."""
+        self._asked = True
+        session = self._session
+        return session.logged_anywhere() if isinstance(session, Session) else session.rollouts()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the entrypoint has been left."""
+        return self._ended
+
+    def as_shard(self, kept: Counter[Any], token: str) -> None:
+        """Become the run of one shard, in another process: of what it is to do, ``kept`` is done.
+
+        Raises ``ShardFailedError`` where ``token`` was used before: whoever runs tasks runs this
+        one again, because its worker died, and what that one logged is not in ``kept``.
+        """
+        self._kept = kept
+        if self._ticket is None:
+            return
+        owner = store.owner_of(self._ticket.run_folder)
+        if owner.exists():
+            try:
+                (owner / f"shard-{token}").touch(exist_ok=False)
+            except FileExistsError:
+                raise ShardFailedError("the worker of this shard died") from None
+
+    def leave(self, timeout: float) -> None:
+        """Hand over what was logged, and have the owner wait no more for this guest: whoever
+        runs tasks may keep what it gave them. Used again, it joins again.
+        """
+        self.flush(timeout)
+        self._own, self._pid = None, _NOWHERE
 
     @property
     def is_here(self) -> bool:
@@ -275,7 +329,7 @@ def _as_logged(example: Any) -> Any:
 
 def _guest_run(ticket: Ticket) -> EvalRun:
     owner = _owners.get((os.getpid(), ticket.run_folder))
-    return EvalRun(guests.join(ticket), ticket) if owner is None else owner
+    return EvalRun(ticket) if owner is None else owner
 
 
 def _untracked_run(plan: EvalPlan, attempt: int) -> EvalRun:

@@ -11,6 +11,7 @@ import functools
 import os
 import threading
 import time
+from collections import Counter
 from contextvars import copy_context
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,12 +25,18 @@ from prefect_prime.errors import APIError, EnvironmentResolutionError, is_refusa
 from prefect_prime.flows import quiet
 from prefect_prime.flows.baseline import find_baseline, read_rows, what_is_compared
 from prefect_prime.flows.closing import Closing
+from prefect_prime.flows.contributions import (
+    Contribution,
+    contribute,
+    contributions,
+    owner_of,
+)
 from prefect_prime.flows.courier import Uplink
 from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import Log, Recording
 from prefect_prime.flows.remote_evaluation import RemoteEvaluation
 from prefect_prime.flows.result import EvalResult
-from prefect_prime.flows.server import whereabouts
+from prefect_prime.flows.server import server_id, whereabouts
 from prefect_prime.flows.uploader import Uploader
 from prefect_prime.flows.watch import Watch, close_event, emit_for
 from prefect_prime.gates import Judgement, judge
@@ -80,6 +87,7 @@ class Session(Recording):
         self._credentials = credentials
         self._remote: RemoteEvaluation | None = None
         self._watch: Watch | None = None
+        self._contributed: Contribution | None = None
         skipped = settings.traces_opt_out
         if credentials is not None and (reason := credentials.traces_skipped_reason) is not None:
             log.warning("%s", reason[0].upper() + reason[1:])
@@ -204,7 +212,10 @@ class Session(Recording):
         """Send what is there, waiting at most ``timeout`` seconds; whether all is dealt with."""
         self._guests.collect()
         sealed = self.spool.seal()
-        return self.uploader is not None and self.uploader.drain(timeout) and sealed
+        sent = self.uploader is not None and self.uploader.drain(timeout) and sealed
+        if self.is_guest:
+            self._contribute()
+        return sent
 
     def drain(self, timeout: float | None) -> bool:
         """``flush``, and wait until the guests of this machine have gone as well."""
@@ -214,10 +225,71 @@ class Session(Recording):
         ):
             time.sleep(_GUEST_POLL)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        flushed = self.flush(left)
+        sent = self.flush(left) and not guests
+        if not self.is_guest and (timeout != 0.0 or self.elsewhere is None):
+            self._count_in_guests()
         if self._watch is not None:
             self._watch.settle()
-        return flushed and not guests
+        return sent
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether the evaluation is somebody else's, who closes it."""
+        return self.plan.evaluation_id is not None and not self.plan.hosted
+
+    def _contribute(self) -> None:
+        """Tell whoever owns the evaluation what was logged here, where that is of this server."""
+        if self._platform is None or self.evaluation is None or not self.records:
+            return
+        contribution = Contribution(
+            evaluation_id=self.evaluation.id,
+            spool=self.spool.token,
+            counted=self.spool.summary_state(),
+            given=self.given(),
+            tallies=self.own_tallies(),
+            written=self.spool.ledger.deliveries.episodes_written(),
+            rejected=self.rejected,
+            dropped=self.dropped,
+        )
+        if contribution == self._contributed:
+            return
+        try:
+            evaluation = self._platform.get_evaluation(self.evaluation.id)
+            if (owner := owner_of(evaluation, server_id())) is not None:
+                contribute(owner, contribution)
+            self._contributed = contribution
+        except Exception as error:  # noqa: BLE001 - it costs the summary these records, which are sent all the same
+            self.log.warning(
+                "The summary of evaluation %s may not cover what was logged here: %s: %s",
+                self.evaluation.name,
+                type(error).__name__,
+                error,
+            )
+
+    def _count_in_guests(self) -> None:
+        """Learn what guests with spools of their own have logged."""
+        if self.evaluation is None or self._remote is None:
+            return
+        try:
+            self.elsewhere = contributions(self.flow_run.id, self.evaluation.id)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.log.warning(
+                "The summary may not cover what other machines logged: %s: %s",
+                type(error).__name__,
+                error,
+            )
+
+    def logged_anywhere(self) -> Counter[Any]:
+        """How many rollouts of each example were logged by now, by guests elsewhere too.
+
+        Those are counted on the platform. Raises ``APIError``.
+        """
+        self.drain(_LAST_REQUEST)
+        logged = self.rollouts()
+        if self.elsewhere and self._platform is not None and self.evaluation is not None:
+            rows = read_rows(self._platform, self.evaluation.id, most=None) or ()
+            logged |= Counter(row["example_id"] for row in rows)
+        return logged
 
     def judge(self, *, sent: bool) -> list[Judgement]:
         """Have the plan's gates judge the evaluation; ``sent``: all of its rows are there."""
@@ -247,7 +319,7 @@ class Session(Recording):
             note = f"There is no evaluation; what was logged stays in {self.place}."
             if self.records:
                 self.log.warning("The eval's records stay in %s.", self.place)
-        elif self.plan.evaluation_id and not (self.plan.hosted and ending.status == "COMPLETED"):
+        elif self.is_guest or (self.plan.hosted and ending.status != "COMPLETED"):
             note = "The evaluation is left to whoever opened it."
             self.log.info("Evaluation %s is left to whoever opened it.", self.evaluation.name)
         elif ending.status == "COMPLETED" and not sent:
@@ -270,6 +342,8 @@ class Session(Recording):
         if self.result is not None and status is not None:
             self.result.status = status
         self._show_end(ending, status, note)
+        # A guest that is run again, a shard say, is to find what it has logged.
+        keep = keep or (self.is_guest and ending.status != "COMPLETED")
         self.give_back(remove=self._is_over(status) and not keep)
         return status
 
@@ -286,8 +360,9 @@ class Session(Recording):
     def _close(self, ending: Ending, evaluation: OpenedEvaluation) -> str | None:
         if self._remote is None:
             return None
-        written = {"traces_episodes_written": self.spool.ledger.deliveries.episodes_written()}
-        metrics = {**self.metrics(), "prime_runs": written}
+        written = self.spool.ledger.deliveries.episodes_written()
+        written += sum(each.written for each in self._guests_elsewhere)
+        metrics = {**self.metrics(), "prime_runs": {"traces_episodes_written": written}}
         status = self._remote.close(evaluation, ending, self._metadata(), metrics)
         self.log.info("Evaluation %s is %s: %s", evaluation.name, status, evaluation.url)
         return status
@@ -296,8 +371,9 @@ class Session(Recording):
         known = {
             "records": {sink: asdict(tally) for sink, tally in self.tallies().items()},
             "losses": self.losses(),
-            "rejected": self.rejected,
-            "dropped": self.dropped,
+            "rejected": self.rejected + sum(each.rejected for each in self._guests_elsewhere),
+            "dropped": self.dropped + sum(each.dropped for each in self._guests_elsewhere),
+            "guests_elsewhere": len(self._guests_elsewhere),
             "torn": self.spool.torn,
             "gates": self.facts.judgements,
             "compared_by": what_is_compared(self.plan),

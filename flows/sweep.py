@@ -28,6 +28,7 @@ from prefect_prime.flows.options import EvalPlan
 from prefect_prime.flows.recording import Log
 from prefect_prime.flows.server import read_flow_run
 from prefect_prime.flows.session import Session
+from prefect_prime.flows.shard_runs import cancel_shards
 from prefect_prime.settings import Settings
 from prefect_prime.spool import store
 from prefect_prime.spool.lease import Lease
@@ -163,6 +164,8 @@ def finish(
     """
     try:
         session.spool.ledger.deliveries.retry_refused()
+        if ending.status != "COMPLETED":
+            cancel_shards(flow_run.id, log)
         # Outside of a flow run Prefect would warn of every line that a task logs.
         with temporary_settings({PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: "ignore"}):
             session.go_on(flow_run, plan, log)

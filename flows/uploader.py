@@ -18,6 +18,7 @@ from prefect_prime.errors import is_settings_fault, is_transient
 from prefect_prime.flows.courier import Courier, Uplink
 from prefect_prime.flows.lanes import Lane
 from prefect_prime.flows.recording import Log
+from prefect_prime.flows.upload_limit import upload_slot
 from prefect_prime.spool import SINKS, Delivery, Sink, Spool
 
 #: Seconds until a disk that failed is tried again.
@@ -164,11 +165,13 @@ class Uploader:
     def _deliver(self, delivery: Delivery) -> None:
         lane = self._lanes[delivery.sink]
         try:
-            acknowledged = self._courier.deliver(delivery, first=not lane.reached)
+            acknowledged = self._context.copy().run(self._carry, delivery, lane)
         except sqlite3.Error:
             raise  # not the sink's
         except Exception as error:  # noqa: BLE001 - judged, and what is not transient is counted as lost
             self._judge(delivery, error)
+            return
+        if acknowledged is None:
             return
         with self._changed:
             was_out = lane.answered(acknowledged=acknowledged)
@@ -180,6 +183,11 @@ class Uploader:
                 was_out,
                 behind,
             )
+
+    def _carry(self, delivery: Delivery, lane: Lane) -> bool | None:
+        """Whether it was acknowledged; None where the run stopped before its turn came."""
+        with upload_slot(lambda: self._stopping) as granted:
+            return self._courier.deliver(delivery, first=not lane.reached) if granted else None
 
     def _judge(self, delivery: Delivery, error: Exception) -> None:
         sink = delivery.sink

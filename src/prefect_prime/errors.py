@@ -8,6 +8,7 @@
     │   ├── EnvironmentResolutionError      an environment is not on the hub
     │   ├── RunFinishedError                a finished run was written to (RuntimeError)
     │   ├── RecordRejectedError             one record cannot be stored (ValueError)
+    │   ├── ShardFailedError                a part of an eval failed for good
     │   ├── SpoolError                      the disk queue cannot be written or read
     │   └── UploadFailedError               an upload failed for good
     └── PrimeTracesError                    prime_traces' own family, re-exported
@@ -68,6 +69,7 @@ __all__ = [
     "RecordRejectedError",
     "RetryableAPIError",
     "RunFinishedError",
+    "ShardFailedError",
     "SpoolError",
     "TraceNotIndexedError",
     "TraceTooLargeError",
@@ -119,6 +121,10 @@ class RecordRejectedError(PrefectPrimeError, ValueError):
 
 class SpoolError(PrefectPrimeError):
     """The spool on disk cannot be written or read."""
+
+
+class ShardFailedError(PrefectPrimeError):
+    """A part of a sharded eval failed for good; the message says which, and why."""
 
 
 class UploadFailedError(PrefectPrimeError):

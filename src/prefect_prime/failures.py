@@ -1,7 +1,7 @@
 """What went wrong in the episodes of an evaluation, by type, in constant memory."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 #: Types that are kept by name; what comes after them counts together.
@@ -36,18 +36,23 @@ class Failures:
             for error in _errors(part):
                 self._count(error, name)
 
+    def merge(self, other: "Failures") -> None:
+        """Count what another one has counted as well, which stays as it is."""
+        for failure in other._by_type.values():  # noqa: SLF001 - one of this very class
+            self._add(replace(failure))
+
     def _count(self, error: Any, record: str) -> None:
         name, message = "Error", error
         if isinstance(error, Mapping):
             name, message = error.get("type") or name, error.get("message") or ""
-        name = str(name)[:_NAME]
-        if name not in self._by_type and len(self._by_type) >= _NAMED:
-            name = _OTHERS
-        known = self._by_type.get(name)
-        if known is None:
-            self._by_type[name] = Failure(name, 1, str(message)[:_MESSAGE], record[:_MESSAGE])
-        else:
-            known.count += 1
+        self._add(Failure(str(name)[:_NAME], 1, str(message)[:_MESSAGE], record[:_MESSAGE]))
+
+    def _add(self, failure: Failure) -> None:
+        if failure.type not in self._by_type and len(self._by_type) >= _NAMED:
+            failure.type = _OTHERS
+        known = self._by_type.setdefault(failure.type, failure)
+        if known is not failure:
+            known.count += failure.count
 
     def by_type(self) -> list[Failure]:
         """The most frequent first."""

@@ -42,8 +42,19 @@ class Histogram:
         value = max(-_LARGEST, min(_LARGEST, value))
         while abs(value) / self._width >= _FARTHEST:
             self._widen()
-        cell = math.floor(value / self._width)
-        self._cells[cell] = self._cells.get(cell, 0) + 1
+        self._count(math.floor(value / self._width), 1)
+
+    def merge(self, other: "Histogram") -> None:
+        """Count what another one has counted as well, which stays as it is."""
+        state = other.state()
+        while self._width < state["width"]:
+            self._widen()
+        for cell, count in state["cells"]:
+            middle = (cell + 0.5) * state["width"]
+            self._count(math.floor(middle / self._width), count)
+
+    def _count(self, cell: int, count: int) -> None:
+        self._cells[cell] = self._cells.get(cell, 0) + count
         while len(self._cells) > _MOST:
             self._widen()
 

@@ -95,6 +95,18 @@ class _Sums:
             "distribution": self.distribution.state(),
         }
 
+    def merge(self, other: "_Sums") -> None:
+        self.traces += other.traces
+        self.distribution.merge(other.distribution)
+        if math.isfinite(self.reward + other.reward):
+            self.reward += other.reward
+            self.rewards += other.rewards
+        for name, value in other.totals.items():
+            total = self.totals.get(name, 0.0) + value
+            if math.isfinite(total):
+                self.totals[name] = total
+                self.counts[name] = self.counts.get(name, 0) + other.counts[name]
+
 
 class SummaryAccumulator:
     """Aggregates records as they pass; its state continues in another process.
@@ -149,6 +161,16 @@ class SummaryAccumulator:
         self._failed += bool(row.get("error"))
         self._failures.add(row)
         self._add([contribution])
+
+    def merge(self, other: "SummaryAccumulator") -> None:
+        """Count what another one has counted as well, which stays as it is."""
+        self.episodes += other.episodes
+        self.traces += other.traces
+        self.samples += other.samples
+        self._failed += other._failed  # noqa: SLF001 - one of this very class
+        self._trainable.merge(other._trainable)  # noqa: SLF001
+        self._all.merge(other._all)  # noqa: SLF001
+        self._failures.merge(other._failures)  # noqa: SLF001
 
     def summary(self) -> RunSummary:
         """The averages so far; zeros and no metrics before the first record."""

@@ -45,8 +45,8 @@ RUN_TYPE = "eval"
 
 _TEXT = frozenset({str})
 #: Keys of a trace and of a sample row that :func:`outline` keeps.
-_OF_TRACE = ("id", "agent", "task", "rewards", "metrics")
-_OF_SAMPLE = ("trainable", "reward", "metrics", "error")
+_OF_TRACE = ("id", "agent", "task", "rewards", "metrics", "errors")
+_OF_SAMPLE = ("sample_id", "trainable", "reward", "metrics", "error")
 
 
 def to_mapping(record: Any) -> Mapping[str, Any]:
@@ -114,7 +114,8 @@ def outline(record: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     """
     if kind == "episode":
         traces = [_outlined(trace) for trace in record["traces"]]
-        part = {"ok": record.get("ok"), "traces": traces}
+        errors = record.get("errors")
+        part = {"id": record["id"], "ok": record.get("ok"), "errors": errors, "traces": traces}
     elif kind == "sample":
         part = {key: record[key] for key in _OF_SAMPLE if key in record}
     else:

@@ -47,6 +47,30 @@ def test_a_state_continues_exactly_in_another_process(reference_run):
     assert accumulator.episodes == len(reference_run.episodes)
 
 
+def test_parts_merged_are_the_whole(reference_run):
+    whole = SummaryAccumulator()
+    for start in range(3):
+        part = SummaryAccumulator()
+        for each in reference_run.episodes[start::3]:
+            part.add("episode", each)
+        before = part.state()
+        whole.merge(part)
+        assert part.state() == before
+    whole.merge(SummaryAccumulator())
+
+    assert whole.summary() == approx(from_episodes(reference_run.episodes))
+    assert whole.episodes == len(reference_run.episodes)
+
+
+def test_merged_sums_never_leave_the_finite_numbers():
+    parts = [SummaryAccumulator() for _ in range(2)]
+    for part in parts:
+        part.add_episode(episode(trace(1e308)))
+    parts[0].merge(parts[1])
+
+    assert parts[0].summary()["avg_reward"] == 1e308
+
+
 def test_nothing_logged_has_zeros():
     zeros = {"avg_reward": 0.0, "avg_metrics": {}, "avg_error": 0.0}
 

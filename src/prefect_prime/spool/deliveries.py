@@ -71,6 +71,14 @@ class Tally:
     skipped: int = 0
     pending: int = 0
 
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            stored=self.stored + other.stored,
+            failed=self.failed + other.failed,
+            skipped=self.skipped + other.skipped,
+            pending=self.pending + other.pending,
+        )
+
 
 class Deliveries:
     """The deliveries that one ledger keeps, beside its segments."""

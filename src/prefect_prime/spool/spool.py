@@ -9,7 +9,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -17,8 +17,6 @@ from typing import Any
 
 from prefect_prime import encoding, records
 from prefect_prime.errors import RecordRejectedError, SpoolError
-from prefect_prime.failures import Failure
-from prefect_prime.histogram import Bar
 from prefect_prime.metrics import RunSummary, SummaryAccumulator
 from prefect_prime.natural import clean_text, shown
 from prefect_prime.projection import example_id
@@ -359,18 +357,24 @@ class Spool:
 
     def summary(self) -> RunSummary:
         """The metrics over everything taken in."""
-        with self._lock:
-            return self._metrics.summary()
+        return self.counted().summary()
 
-    def rewards(self) -> list[Bar]:
-        """How the rewards of everything taken in are distributed."""
-        with self._lock:
-            return self._metrics.rewards()
+    def counted(self, elsewhere: Iterable[SummaryAccumulator] = ()) -> SummaryAccumulator:
+        """What the metrics are made of, with what was counted ``elsewhere``."""
+        whole = SummaryAccumulator.from_state(self.summary_state())
+        for counted in elsewhere:
+            whole.merge(counted)
+        return whole
 
-    def failures(self) -> list[Failure]:
-        """The errors in everything taken in, by type."""
+    def summary_state(self) -> dict[str, Any]:
+        """What the metrics were made of, as another process can go on from."""
         with self._lock:
-            return self._metrics.failures()
+            return self._metrics.state()
+
+    @property
+    def token(self) -> str:
+        """What tells this spool from every other one."""
+        return str(self.ledger.fact("token"))
 
     # -- reading a closed segment -----------------------------------------------------
 
