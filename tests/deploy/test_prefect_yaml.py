@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from prefect.cli.deploy._models import (
+    ConcurrencyLimitSpec,
     DeploymentConfig,
     PrefectYamlModel,
     RawScheduleConfig,
@@ -51,12 +52,14 @@ def test_every_key_is_known_to_prefect_which_ignores_others() -> None:
         assert deployment["work_pool"].keys() <= known(WorkPoolConfig)
         for schedule in deployment.get("schedules", []):
             assert schedule.keys() <= known(RawScheduleConfig)
+        assert deployment.get("concurrency_limit", {}).keys() <= known(ConcurrencyLimitSpec)
 
 
-def test_the_nightly_eval_and_the_upload_are_deployed() -> None:
+def test_the_nightly_eval_the_upload_and_reconcile_are_deployed() -> None:
     assert {each["name"]: each["entrypoint"] for each in DEPLOYMENTS} == {
         "nightly": "prefect_prime.flows.demo:demo",
         "upload": "prefect_prime.flows.upload:upload",
+        "reconcile": "prefect_prime.flows.reconcile:reconcile",
     }
     (nightly,) = [each for each in DEPLOYMENTS if each["name"] == "nightly"]
     (schedule,) = nightly["schedules"]
@@ -107,6 +110,12 @@ def test_a_deployment_is_registered_as_written(registered, written: dict[str, An
         for each in found.schedules
     ] == written.get("schedules", [])
     assert all(each.active for each in found.schedules)
+
+
+def test_one_reconcile_runs_at_a_time_and_the_next_does_not_queue(registered) -> None:
+    found = registered.client.read_deployment_by_name("reconcile/reconcile")
+    assert found.global_concurrency_limit.limit == 1
+    assert found.concurrency_options.collision_strategy == "CANCEL_NEW"
 
 
 def test_the_nightly_deployment_evaluates(registered, closed, evaluations: Evaluations) -> None:
