@@ -96,6 +96,11 @@ class Closing:
         """Whether a gate did not hold."""
         return any(each["verdict"] == "regressed" for each in self.judgements)
 
+    def _gates_that_failed(self) -> str:
+        return "; ".join(
+            each["reason"] for each in self.judgements if each["verdict"] == "regressed"
+        )
+
     @property
     def losses(self) -> list[str]:
         """What is not where it should be, a line for each."""
@@ -112,7 +117,7 @@ class Closing:
         """What an event carries."""
         return {
             "status": self.status,
-            "reason": self.reason or self.note,
+            "reason": self.reason or self.note or self._gates_that_failed() or None,
             "url": None if self.evaluation is None else self.evaluation.url,
             "attempt": self.attempt,
             "episodes": self.episodes,
