@@ -18,6 +18,7 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun
+from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from support import Evaluations, wait_until
 
@@ -134,6 +135,14 @@ def answers(url: str) -> bool:
         return httpx.get(f"{url}/health", timeout=5).is_success
     except httpx.TransportError:
         return False
+
+
+@pytest.fixture(autouse=True)
+def own_events() -> Iterator[None]:
+    """Prefect keeps the connection that events go by: no other test is to get this server's."""
+    EventsWorker.drain_all(timeout=10)
+    yield
+    EventsWorker.drain_all(timeout=10)
 
 
 @pytest.fixture(scope="session")
