@@ -117,8 +117,8 @@ def test_a_body_that_is_no_multipart_is_refused(api, content_type, body):
     [
         ("gzip", b"not gzip"),
         ("gzip", b""),
-        ("gzip", gzip.compress(b'{"id": "g"}\n')[:-4]),
-        ("gzip", gzip.compress(b'{"id": "g"}\n') + b"rest"),
+        ("gzip", gzip.compress(b'{"id": "g"}\n', mtime=0)[:-4]),
+        ("gzip", gzip.compress(b'{"id": "g"}\n', mtime=0) + b"rest"),
         ("br", b"x"),
     ],
 )
