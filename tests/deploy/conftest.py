@@ -6,9 +6,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 from uuid import UUID, uuid4
@@ -205,12 +204,6 @@ def worker_of(server: Deployed, pool: str) -> Iterator[subprocess.Popen[bytes]]:
             wait_until(lambda: worker.poll() is not None or server.pool_is_there(pool), seconds=120)
             assert worker.poll() is None, path.read_text()
             yield worker
-
-
-@pytest.fixture(scope="session")
-def worker(server: Deployed) -> Callable[[str], AbstractContextManager[subprocess.Popen[bytes]]]:
-    """``worker(pool)``: one more process worker."""
-    return partial(worker_of, server)
 
 
 @pytest.fixture(scope="session")
