@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from prime_traces import LineFormat, TracesClient
@@ -88,10 +89,9 @@ class Courier:
     def _send_traces(self, delivery: Delivery, *, first: bool) -> bool:
         if self._uplink.traces is None:
             raise RuntimeError("no traces client")
-        data = self._spool.payload(delivery, self._uplink.evaluation_id)
         upload = TracesUpload(
             _label(delivery),
-            data,
+            partial(self._spool.payload, delivery, self._uplink.evaluation_id),
             self._cache_key(delivery),
             records=delivery.records,
             line_format=LineFormat.EPISODE if delivery.kind == "episode" else LineFormat.TRACE,

@@ -6,10 +6,9 @@ send as plain objects, which Prefect neither copies nor looks into.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from prefect import task
 from prefect.client.schemas.objects import State
@@ -24,17 +23,19 @@ from prefect_prime.readback import missing_rows
 from prefect_prime.splitting import send_in_parts
 from prefect_prime.spool.requests import SamplesRequest
 from prefect_prime.tasks.retrying import REPEATABLE
+from prefect_prime.traces_client import Packed, TracesUploads, pack
 
 
 class TracesUpload:
-    """One segment as Prime Traces takes it: ``records`` lines. ``label`` tells a person what it
-    carries. ``first``: the service has acknowledged nothing of this evaluation yet.
+    """One segment as Prime Traces takes it: ``read`` gives its ``records`` lines, in pieces of
+    whole lines. ``label`` tells a person what it carries. ``first``: the service has acknowledged
+    nothing of this evaluation yet.
     """
 
     def __init__(
         self,
         label: str,
-        data: bytes,
+        read: Callable[[], Iterable[bytes]],
         cache_key: str,
         *,
         records: int,
@@ -43,29 +44,29 @@ class TracesUpload:
         first: bool,
     ) -> None:
         self.label = label
-        self.data = data
+        self.read = read
         self.cache_key = cache_key
         self.records = records
         self.line_format = line_format
         self.context = context
         self.first = first
 
-    def lines(self, positions: range) -> bytes:
-        """Some of the lines, or all."""
+    def packed(self, positions: range) -> Packed:
+        """Some of the lines, or all. Raises ``TraceTooLargeError`` for a line that the service
+        never takes.
+        """
         if len(positions) == self.records:
-            return self.data
-        return b"".join(self._lines[positions.start : positions.stop])
-
-    def check(self, positions: range) -> None:
-        """Raise ``TraceTooLargeError`` for a line that the service never takes, unsent."""
-        if len(self.data) > MAX_LINE_BYTES:
-            for position in positions:
-                if (size := len(self._lines[position]) - 1) > MAX_LINE_BYTES:
-                    raise TraceTooLargeError(position + 1, size, MAX_LINE_BYTES)
+            whole = pack(self.read())
+            if whole.size <= MAX_LINE_BYTES:
+                return whole
+        for position in positions:
+            if (size := len(self._lines[position]) - 1) > MAX_LINE_BYTES:
+                raise TraceTooLargeError(position + 1, size, MAX_LINE_BYTES)
+        return pack(self._lines[positions.start : positions.stop])
 
     @cached_property
     def _lines(self) -> list[bytes]:
-        return [line + b"\n" for line in self.data.split(b"\n")[:-1]]
+        return [line + b"\n" for line in b"".join(self.read()).split(b"\n")[:-1]]
 
 
 class SamplesJournal(Protocol):
@@ -137,8 +138,7 @@ def upload_traces(client: TracesClient, upload: TracesUpload) -> dict[str, Any] 
     receipts: list[str] = []
 
     def send(positions: range) -> None:
-        upload.check(positions)
-        receipts.append(_upload_lines(client, upload, upload.lines(positions)))
+        receipts.append(_upload_lines(client, upload, upload.packed(positions)))
 
     refused: APIError | None = None
     try:
@@ -152,13 +152,13 @@ def upload_traces(client: TracesClient, upload: TracesUpload) -> dict[str, Any] 
     raise refused
 
 
-def _upload_lines(client: TracesClient, upload: TracesUpload, data: bytes) -> str:
+def _upload_lines(client: TracesClient, upload: TracesUpload, packed: Packed) -> str:
     failure: APIError | None = None
     receipt: dict[str, Any] = {}
     try:
-        receipt = client.client.upload_batch(
-            data,
-            f"sha256:{sha256(data).hexdigest()}",
+        receipt = cast("TracesUploads", client.client).upload_batch(
+            packed,
+            f"sha256:{packed.digest}",
             line_format=upload.line_format,
             context=upload.context,
         )

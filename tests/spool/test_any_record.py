@@ -41,7 +41,7 @@ def sent(spool: Spool) -> tuple[list[Any], list[Any]]:
     [*_, samples] = spool.ledger.deliveries.pending("samples", 10_000)
     plan = plan_samples(spool, samples)
     assert plan.unfit == {}
-    lines = spool.payload(traces, RUN).split(b"\n")[:-1]
+    lines = b"".join(spool.payload(traces, RUN)).split(b"\n")[:-1]
     return [json.loads(line) for line in lines], [
         row for request in plan.requests for row in json.loads(request.body)["samples"]
     ]

@@ -47,7 +47,13 @@ def completed(spool: Spool) -> list[str]:
 
 def upload(data: bytes, records: int) -> TracesUpload:
     return TracesUpload(
-        "x", data, "key", records=records, line_format=LineFormat.EPISODE, context={}, first=True
+        "x",
+        lambda: [data],
+        "key",
+        records=records,
+        line_format=LineFormat.EPISODE,
+        context={},
+        first=True,
     )
 
 
@@ -85,9 +91,9 @@ def test_a_line_that_prime_traces_never_takes_is_named_unsent() -> None:
     small, large = b'{"id": "e"}\n', b"x" * (70 * MIB) + b"\n"
 
     with pytest.raises(TraceTooLargeError, match=f"{70 * MIB}.*{MAX_LINE_BYTES}") as caught:
-        upload(small + large, 2).check(range(2))
+        upload(small + large, 2).packed(range(2))
     assert caught.value.line_number == 2
-    upload(small + large, 2).check(range(1))
+    upload(small + large, 2).packed(range(1))
 
 
 @pytest.mark.parametrize("extra", [0, 1])
@@ -96,9 +102,9 @@ def test_a_line_may_have_64_mib_to_the_byte(extra: int) -> None:
 
     if extra:
         with pytest.raises(TraceTooLargeError):
-            one.check(range(1))
+            one.packed(range(1))
     else:
-        one.check(range(1))
+        one.packed(range(1))
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1])

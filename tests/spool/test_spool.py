@@ -87,7 +87,7 @@ def test_the_payload_belongs_to_the_evaluation_and_the_rows_to_the_producer(
     spool.seal()
     (delivery,) = deliveries(spool, "traces")
 
-    sent = json.loads(spool.payload(delivery, 'ev"1\n'))
+    sent = json.loads(b"".join(spool.payload(delivery, 'ev"1\n')))
     (row,) = rows_of(spool)
 
     assert sent["run"] == {**mine, "id": 'ev"1\n'}
