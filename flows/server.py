@@ -1,9 +1,10 @@
-"""What is kept on the Prefect server: its id, and a flow run's tags."""
+"""What is kept on the Prefect server: its id, and a flow run's tags; and where it shows them."""
 
 import functools
 import uuid
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -11,6 +12,7 @@ from prefect.client.schemas.actions import VariableCreate
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL
+from prefect.utilities.urls import url_for
 
 from prefect_prime.flows.naming import was_made_up
 
@@ -87,11 +89,26 @@ def whereabouts(flow_run: FlowRun, store_id: str) -> dict[str, Any]:
         "store_id": store_id,
         "flow_run_id": str(flow_run.id),
         "flow_run_name": flow_run.name,
+        "flow_run_url": flow_run_url(flow_run.id),
         "deployment_id": None if flow_run.deployment_id is None else str(flow_run.deployment_id),
         "attempt": flow_run.run_count or 1,
         "started_at": _iso(flow_run.start_time),
         "ended_at": _iso(flow_run.end_time),
     }
+
+
+def flow_run_url(flow_run_id: UUID) -> str | None:
+    """A flow run's page in the Prefect UI; None where no UI is known.
+
+    It goes to the platform, so of the UI's address only what leads there: it may follow from an
+    API address that holds a password.
+    """
+    url = url_for("flow-run", flow_run_id)
+    if not url:
+        return None
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def _iso(moment: datetime | None) -> str | None:
