@@ -34,6 +34,7 @@ from prefect_prime.flows.interruption import run_interruptibly
 from prefect_prime.flows.options import EvalOptions, EvalPlan
 from prefect_prime.flows.result import EvalResult
 from prefect_prime.flows.run import EvalRun, current_run
+from prefect_prime.gates import Gate
 from prefect_prime.tasks import EvaluationSpec
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class EvaluateFlow(EvalFlow):
             credentials=parameters.get("credentials") or self.options.credentials,
             expected=rollouts.planned,
             on_error=self.options.on_error,
+            gates=[Gate.parse(gate) for gate in parameters.get("gates") or ()],
+            flow_name=self.name,
         )
         return plan.attached_to(launched.attach) if launched.attach else plan
 
@@ -131,12 +134,13 @@ def _flow(fn: Callable[..., Any]) -> EvaluateFlow:
 
 
 @_flow
-def evaluate(
+def evaluate(  # noqa: PLR0917 - a flow's parameters are passed by name
     config: str,
     model: str | None = None,
     num_rollouts: PositiveInt | None = None,
     overrides: dict[str, Any] = {},  # noqa: B006 - Prefect's schema shows it, nothing changes it
     credentials: str | None = None,
+    gates: list[dict[str, Any]] | None = None,
 ) -> EvalResult | None:
     """Run a verifiers evaluation.
 
@@ -148,6 +152,7 @@ def evaluate(
             ({"sampling.temperature": 0.2}) or nested as in the file.
         credentials: The name of a Prime Credentials block; by default PRIME_API_KEY, then
             the prime command's own login.
+        gates: What the evaluation must reach: [{"metric": "avg_reward", "minimum": 0.6}].
     """
     prepared = _prepared.get()
     _prepared.set(None)

@@ -140,6 +140,36 @@ def test_settings_of_one_run_go_before_the_file(
     assert model.most_at_once == 1
 
 
+def test_gates_are_a_parameter_and_compare_with_the_last_one_of_the_same_model(
+    write: Any, evaluations: Evaluations
+) -> None:
+    gates = [{"metric": "avg_reward", "minimum": 0.4, "max_drop": 0.1}]
+    write(["add", "add"], name=None, rollouts=1)
+
+    first = evaluate("eval.toml", model="gated", gates=gates)
+    write(["add", "refused"], name=None, rollouts=1)
+    other = evaluate("eval.toml", model="other", gates=gates)
+    worse = evaluate("eval.toml", model="gated", gates=gates, return_state=True)
+
+    assert first.summary["avg_reward"] == 1.0
+    assert other.summary["avg_reward"] == 0.5
+    assert (worse.type.value, worse.name) == ("FAILED", "Regressed")
+    (regressed, before) = evaluations.named("toy-eval-gated")
+    provenance = evaluations(regressed["id"])["metadata"]["prefect"]
+    assert provenance["compared_by"]["flow"] == "evaluate"
+    (judged,) = provenance["gates"]
+    assert (judged["value"], judged["baseline_id"]) == (0.5, before["id"])
+
+
+def test_a_gate_that_is_none_costs_no_evaluation(write: Any, evaluations: Evaluations) -> None:
+    config = str(write(["add"], name="bad-gate"))
+
+    state = evaluate(config, gates=[{"metric": "avg_reward", "min": 0.5}], return_state=True)
+
+    assert "is not a gate" in (state.message or "")
+    assert not evaluations.named("bad-gate")
+
+
 def test_a_run_without_a_name_has_a_directory_of_its_own(write: Any) -> None:
     config = str(write(["add"], name=None, rollouts=1))
 
