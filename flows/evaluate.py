@@ -157,7 +157,7 @@ def evaluate(  # noqa: PLR0917 - a flow's parameters are passed by name
     prepared = _prepared.get()
     _prepared.set(None)
     if prepared is None or prepared.flow_run != _flow_run_id():  # called as a plain function
-        given = {"config": config, "model": model, "num_rollouts": num_rollouts}
+        given = {"config": config, "model": model, "num_rollouts": num_rollouts, "gates": gates}
         prepared = _Prepared({**given, "overrides": overrides, "credentials": credentials})
     evaluation = _Evaluation(current_run(), prepared)
     with prepared.directory.entered(prepared.rollouts.planned):
