@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prime_traces import LineFormat, TracesClient
 
 from prefect_prime.local import LocalPlatform
 from prefect_prime.projection import example_id, sample_rows
@@ -146,3 +147,23 @@ def store_episodes(store_rows):
         store_rows(evaluation, *rows)
 
     return stored
+
+
+@pytest.fixture(scope="module")
+def client(platform):
+    credentials = platform.credentials
+    with TracesClient(
+        api_key=credentials.api_key.get_secret_value(), base_url=credentials.traces_url
+    ) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def upload(client):
+    def send(records, line_format=LineFormat.TRACE, **context):
+        receipts = client.upload_records(
+            records, line_format=line_format, context=context or None, max_attempts=1
+        )
+        return receipts[0].upload_id
+
+    return send
