@@ -31,10 +31,9 @@ from prefect_prime.eval_directory import EvalDirectory
 from prefect_prime.eval_rollouts import Rollouts
 from prefect_prime.flows.decorator import EvalFlow
 from prefect_prime.flows.interruption import run_interruptibly
-from prefect_prime.flows.options import EvalOptions, EvalPlan
+from prefect_prime.flows.options import EvalOptions, EvalPlan, read_gates
 from prefect_prime.flows.result import EvalResult
 from prefect_prime.flows.run import EvalRun, current_run
-from prefect_prime.gates import Gate
 from prefect_prime.tasks import EvaluationSpec
 
 if TYPE_CHECKING:
@@ -68,8 +67,8 @@ _prepared: ContextVar[_Prepared | None] = ContextVar("prefect_prime_eval", defau
 class EvaluateFlow(EvalFlow):
     """An eval flow that plans by what its ``config`` says.
 
-    Of the options of ``eval_flow``, ``tags``, ``credentials``, ``description`` and
-    ``on_error`` count; nothing in them is a template.
+    Of the options of ``eval_flow``, ``tags``, ``credentials``, ``description``, ``gates``
+    and ``on_error`` count; of these, ``gates`` alone may name a parameter.
     """
 
     def plan(self, parameters: Mapping[str, Any]) -> EvalPlan:
@@ -101,7 +100,7 @@ class EvaluateFlow(EvalFlow):
             credentials=parameters.get("credentials") or self.options.credentials,
             expected=rollouts.planned,
             on_error=self.options.on_error,
-            gates=[Gate.parse(gate) for gate in parameters.get("gates") or ()],
+            gates=read_gates(self.options.gates, parameters),
             flow_name=self.name,
         )
         return plan.attached_to(launched.attach) if launched.attach else plan
@@ -130,16 +129,17 @@ def _read(parameters: Mapping[str, Any], ticket: str | None = None) -> LaunchedE
 
 
 def _flow(fn: Callable[..., Any]) -> EvaluateFlow:
-    return EvaluateFlow(fn, EvalOptions(), flow_run_name="evaluate {config}")
+    return EvaluateFlow(fn, EvalOptions(gates="{gates}"), flow_run_name="evaluate {config}")
 
 
 @_flow
-def evaluate(  # noqa: PLR0917 - a flow's parameters are passed by name
+def evaluate(
     config: str,
     model: str | None = None,
     num_rollouts: PositiveInt | None = None,
     overrides: dict[str, Any] = {},  # noqa: B006 - Prefect's schema shows it, nothing changes it
     credentials: str | None = None,
+    *,
     gates: list[dict[str, Any]] | None = None,
 ) -> EvalResult | None:
     """Run a verifiers evaluation.

@@ -114,7 +114,7 @@ def plan(
         expected=_expected(fill("expected")),
         evaluation_id=evaluation_id,
         on_error=options.on_error,
-        gates=_gates(options.gates, parameters),
+        gates=read_gates(options.gates, parameters),
         baseline=_identity("baseline", options.baseline, parameters),
         flow_name=flow_name,
     )
@@ -129,7 +129,7 @@ def _identity(option: str, template: str | None, parameters: Mapping[str, Any]) 
     return identity
 
 
-def _gates(given: Sequence[Any] | str, parameters: Mapping[str, Any]) -> list[Gate]:
+def read_gates(given: Sequence[Any] | str, parameters: Mapping[str, Any]) -> list[Gate]:
     """Gates as given, or those that a parameter holds: ``gates="{gates}"``."""
     if isinstance(given, str):
         name = given.removeprefix("{").removesuffix("}")

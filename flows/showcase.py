@@ -140,7 +140,7 @@ def _watched(
     with platform.credentials.get_client() as client:
         evaluation = client.get_evaluation(result.evaluation_id)
         rows = client.list_samples(result.evaluation_id, limit=1)["total"]
-    flow_run_id = evaluation["metadata"]["prefect"]["flow_run_id"]
+    flow_run_url = evaluation["metadata"]["prefect"]["flow_run_url"]
     return Shown(
         evaluation=evaluation,
         result=result,
@@ -148,7 +148,7 @@ def _watched(
         uploads={kind: uploads(kind) for kind in ("traces", "samples")},
         first_upload=first[0] if first else None,
         seconds=seconds,
-        flow_run_url=None if ui_url is None else f"{ui_url}/runs/flow-run/{flow_run_id}",
+        flow_run_url=None if ui_url is None else flow_run_url,
     )
 
 

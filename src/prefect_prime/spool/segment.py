@@ -8,6 +8,7 @@ holds whole lines only.
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from prefect_prime.errors import SpoolError
@@ -23,6 +24,13 @@ def recover_lines(path: Path) -> tuple[list[bytes], int]:
     """
     *lines, torn = path.read_bytes().split(b"\n")
     return lines, len(torn)
+
+
+def whole_lines(path: Path, size: int) -> Iterator[bytes]:
+    """A closed segment in pieces of whole lines, each of about ``size`` bytes or one line."""
+    with path.open("rb") as file:
+        while lines := file.read(size):
+            yield lines + file.readline()
 
 
 def segment_path(folder: Path, number: int, kind: Kind) -> Path:

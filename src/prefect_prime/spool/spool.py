@@ -26,7 +26,7 @@ from prefect_prime.spool.deliveries import SINKS, Delivery, DeliveryState, Sink,
 from prefect_prime.spool.lease import Lease
 from prefect_prime.spool.ledger import Ledger, RecordEntry
 from prefect_prime.spool.routes import Routes, SinksSetting, routes_for
-from prefect_prime.spool.segment import OpenSegment, recover_lines, segment_path
+from prefect_prime.spool.segment import OpenSegment, recover_lines, segment_path, whole_lines
 from prefect_prime.spool.stamping import Stamping
 
 logger = logging.getLogger(__name__)
@@ -382,9 +382,8 @@ class Spool:
 
     def payload(self, delivery: Delivery, evaluation_id: str) -> Iterator[bytes]:
         """A closed segment's lines, as records of the given evaluation; some at a time."""
-        with segment_path(self.folder, delivery.segment, delivery.kind).open("rb") as file:
-            while lines := file.read(_READ_AT_ONCE):
-                yield self._stamping.fill_in(lines + file.readline(), evaluation_id)
+        path = segment_path(self.folder, delivery.segment, delivery.kind)
+        return self._stamping.fill_in(whole_lines(path, _READ_AT_ONCE), evaluation_id)
 
     def lines(self, delivery: Delivery) -> list[bytes]:
         """A closed segment's lines as they lie there, without their line ends."""
