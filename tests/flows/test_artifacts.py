@@ -57,6 +57,11 @@ def of(state: Any) -> dict[str, Artifact]:
     return artifacts(state.state_details.flow_run_id)
 
 
+def watching() -> list[threading.Thread]:
+    """The threads that show something at the moment."""
+    return [each for each in threading.enumerate() if each.name == "prime-watch"]
+
+
 def log(count: int = 1, **parts: Any) -> None:
     current_run().log_episodes([episode(rewards=1.0, **parts) for _ in range(count)])
 
@@ -233,6 +238,7 @@ def test_a_prefect_server_that_does_not_answer_does_no_harm(
 
     state = entrypoint(return_state=True)
     let_go.set()
+    wait_until(lambda: not watching())  # else it goes on in the next test, with what that patches
 
     assert state.is_completed()
     assert state.result().status == "COMPLETED"
@@ -341,7 +347,7 @@ def test_no_thread_of_it_is_left_after_the_end(tracked: Any) -> None:
 
     entrypoint()
 
-    assert not [each.name for each in threading.enumerate() if each.name == "prime-watch"]
+    assert not watching()
 
 
 def test_the_platform_key_is_in_no_artifact(platform: LocalPlatform, tracked: Any) -> None:
