@@ -76,6 +76,7 @@ class Session(Recording):
         log: Log,
         *,
         patience: float = 0.0,
+        left: bool = False,
     ) -> None:
         self.pid = os.getpid()
         self.uploader: Uploader | None = None
@@ -99,6 +100,7 @@ class Session(Recording):
             segment_bytes=settings.segment_bytes,
             fsync=settings.spool_fsync,
             patience=patience,
+            left=left,
         )
         super().__init__(spool, log)
         self._guests = GuestIntake(self.spool, self.update_summary, log)

@@ -93,7 +93,7 @@ def _close_in_place_of(flow: "Flow[..., Any]", run_id: UUID, state: State[Any], 
             seen.origin or "any platform",
         )
         return
-    session = Session(folder, settings, credentials, log)
+    session = Session(folder, settings, credentials, log, left=True)
     finish(session, seen.plan, flow_run, ending, log, drain_timeout=_DRAIN_IN_HOOK)
 
 

@@ -113,7 +113,7 @@ class Sweep:
             note = f"no credentials for {seen.origin or 'any platform'}"
             return Finding(seen.plan.spec.name, seen.evaluation_id, run_id, None, note)
         try:
-            session = Session(folder, self._settings, credentials, self._log)
+            session = Session(folder, self._settings, credentials, self._log, left=True)
         except SpoolError:
             return None  # somebody else was quicker
         return finish(
@@ -140,7 +140,10 @@ class Sweep:
 def _remove_bare(folder: Path) -> None:
     """Remove the spool of an owner that died before it planned anything, when that is long ago."""
     lease_file = folder / "lease"
-    began = (lease_file if lease_file.exists() else folder).stat().st_mtime
+    try:
+        began = (lease_file if lease_file.exists() else folder).stat().st_mtime
+    except FileNotFoundError:
+        return  # somebody else was quicker
     if time.time() - began > RETENTION and (lease := Lease.take(folder)):
         try:
             if is_bare(folder):

@@ -4,13 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from left_behind import Evals, assert_whole, reconciled
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Cancelling, Completed, Crashed
 from pydantic import SecretStr
@@ -18,8 +20,11 @@ from support import Evaluations, account, wait_until
 from tracked import set_state
 
 from prefect_prime.blocks import PrimeCredentials
+from prefect_prime.flows import sweep
 from prefect_prime.flows.reconcile import reconcile
 from prefect_prime.local import LocalPlatform
+from prefect_prime.settings import load_settings
+from prefect_prime.spool import store
 
 pytestmark = pytest.mark.usefixtures("prefect_server", "account")
 
@@ -118,6 +123,45 @@ def test_two_at_once_close_each_once(
         assert evaluation["status"] == "COMPLETED"
         assert granted(platform, evaluation["id"], "POST", "/finalize") == 1
         assert_whole(platform, evaluations, each)
+
+
+def test_what_another_one_finishes_while_it_is_looked_at_is_left_alone(
+    platform: LocalPlatform,
+    evaluations: Evaluations,
+    evals: Evals,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_state(evals.killed(name), Completed())
+    read = sweep.read_flow_run
+
+    def after_the_other_one(run_id: UUID) -> FlowRun | None:
+        monkeypatch.setattr(sweep, "read_flow_run", read)
+        assert [each["status"] for each in reconciled(name)] == ["COMPLETED"]
+        return read(run_id)
+
+    monkeypatch.setattr(sweep, "read_flow_run", after_the_other_one)
+
+    assert reconciled(name) == []
+    evaluation = evaluations.only(name)
+    assert granted(platform, evaluation["id"], "POST", "/finalize") == 1
+    assert_whole(platform, evaluations, name)
+    run_id = evaluation["metadata"]["prefect"]["flow_run_id"]
+    assert not store.owner_folder(load_settings().spool_dir, run_id).exists()
+
+
+def test_a_spool_that_another_one_removes_while_it_is_looked_at_is_no_finding(
+    spool_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = store.owner_folder(spool_dir, uuid4())
+    store.private(folder)
+
+    def gone(seen: Path) -> None:
+        store.remove(seen)
+
+    monkeypatch.setattr(sweep, "peek", gone)
+
+    assert reconcile() == []
 
 
 # -- credentials -------------------------------------------------------------------------

@@ -45,8 +45,8 @@ class Spool:
     ``sinks`` decides with ``traces`` (is that service there at all?) where records go; for
     the other sinks they are entered as skipped. ``on_sealed`` is called, from the thread
     that logged, when there is something to send. ``patience`` is how many seconds another
-    process that holds the folder is waited for.
-    Raises ``SpoolError`` where the folder cannot be written.
+    process that holds the folder is waited for. ``left``: only what somebody left is opened.
+    Raises ``SpoolError`` where the folder cannot be written, or is not there any more.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Spool:
         segment_bytes: int,
         fsync: bool = False,
         patience: float = 0.0,
+        left: bool = False,
     ) -> None:
         self.folder = folder
         self.on_sealed: Callable[[], None] = lambda: None
@@ -65,12 +66,14 @@ class Spool:
         self._routes: Routes = routes_for(sinks, traces=traces)
         self._segment_bytes = segment_bytes
         try:
-            lease = _take(folder, patience)
+            lease = Lease.take(folder) if left else _take(folder, patience)
         except OSError as error:
             raise self._unusable(error) from error
         if lease is None:
             raise SpoolError(
                 f"the spool {folder} is in use: another process is still running this eval"
+                if folder.exists()
+                else f"the spool {folder} is gone: another process has finished this eval"
             )
         self._lease = lease
         self._lock = threading.RLock()
